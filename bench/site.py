@@ -1,0 +1,176 @@
+"""The site under test: `manage.py up` with its own DATA_DIR, stores and port, and what its processes use."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from chatsite.stores import free_port, log_tail, with_parent
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+START_S = 180.0
+# Nothing of another site may leak in; what says which model and engine to measure may.
+DROPPED = (
+    "DATABASE_URL", "REDIS_URL", "BROKER_URL", "HOST", "ALLOWED_HOSTS", "HTTPS", "SECRET_KEY", "DEBUG",
+    "DATABASE_POOL", "REDIS_CONNECTIONS", "QUEUE_DEPTH", "LOG_LEVEL", "DJANGO_SETTINGS_MODULE",
+)  # fmt: skip
+MAKE_KEY = """
+from billing.models import Plan
+from billing.operations import create_user, issue_key
+Plan.objects.update(max_concurrent=2000)
+print("key", issue_key(user=create_user(email="bench@example.org", password="tall-trees-7"), name="bench")[1])
+"""
+PRINT_WORKER = """
+import json
+from chatsite.local_run import programs
+print(json.dumps(next(program.argv for program in programs() if program.name == "gpu")))
+"""
+
+
+class Site:
+    """One local run: one web process, side worker, beat, embedded stores and, unless `gpu_workers` is 0, a worker.
+
+    The stores are as durable as in any local run. `environment` overrides settings.
+    """
+
+    def __init__(self, *, engine: str, slots: int, gpu_workers: int = 1, **environment: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="chatsite-bench-"))
+        self.folder.chmod(0o711)  # as root, PostgreSQL's own user must get through
+        self.port = int(os.environ.get("PORT") or free_port())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {name: value for name, value in os.environ.items() if name not in DROPPED} | {
+            "DATA_DIR": str(self.folder),
+            "MODEL_DIR": os.environ.get("MODEL_DIR") or str(REPOSITORY / "data" / "models"),  # converted once
+            "PORT": str(self.port),
+            "ENGINE": engine,
+            "ENGINE_SLOTS": str(slots),
+            "WEB_PROCESSES": "1",
+            "GPU_WORKERS": str(gpu_workers),
+            "DRAIN": "1",
+            "LOG_LEVEL": "WARNING",
+            **environment,
+        }
+        self.key = ""
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            up = self.start("up", [sys.executable, str(REPOSITORY / "manage.py"), "up"])
+            self.wait(lambda: self.status("/healthz") == 200, "the web process answers", up)
+            self.key = self.manage("shell", "-v", "0", "-c", MAKE_KEY).split("key ")[-1].strip()
+            if self.environment["GPU_WORKERS"] != "0":
+                self.wait(lambda: self.status("/readyz") == 200, "the worker serves", up)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in reversed(self._children):
+            child.terminate()
+            child.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, name: str, argv: list[str]) -> "subprocess.Popen[bytes]":
+        """A child with the site's environment, which ends with the site; its output is in folder/name.out."""
+        with (self.folder / f"{name}.out").open("wb") as output:
+            child = subprocess.Popen(
+                with_parent(argv, "TERM"),
+                cwd=REPOSITORY,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append(child)
+        return child
+
+    def wait(self, condition: Callable[[], bool], what: str, child: "subprocess.Popen[bytes]") -> None:
+        """Return once `condition()` holds; SystemExit with the logs' ends when `child` has ended, or after START_S."""
+        deadline = time.monotonic() + START_S
+        while not condition():
+            if child.poll() is not None or time.monotonic() > deadline:
+                logs = [*self.folder.glob("*.out"), *self.folder.glob("logs/*.log")]
+                tails = "\n".join(f"{path.name}:\n{log_tail(path)}" for path in logs)
+                raise SystemExit(f"not within {START_S:g} s: {what}\n{tails}")
+            time.sleep(0.05)
+
+    def worker_argv(self) -> list[str]:
+        """How `up` would start this site's GPU worker."""
+        argv: list[str] = json.loads(self.manage("shell", "-v", "0", "-c", PRINT_WORKER).splitlines()[-1])
+        return argv
+
+    def manage(self, *arguments: str) -> str:
+        """The output of a manage.py command beside the site."""
+        argv = [sys.executable, str(REPOSITORY / "manage.py"), *arguments]
+        environment = self.environment | {"GPU_WORKERS": "1"}
+        return subprocess.run(argv, check=True, env=environment, cwd="/", stdout=subprocess.PIPE, text=True).stdout
+
+    def status(self, path: str) -> int | None:
+        """The HTTP status of a page; None when nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None
+
+    # -- what its processes use -----------------------------------------------------------------
+
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds (user and system) that each kind of process has used so far, reaped children included."""
+        used: dict[str, float] = {}
+        for name, members in self._groups().items():
+            used[name] = used.get(name, 0.0) + sum(map(_cpu_of, members))
+        return used
+
+    def web_rss_mb(self) -> float:
+        """Resident memory of the web process, in MB (10⁶ bytes)."""
+        return sum(process.memory_info().rss for process in self._groups()["web"]) / 1e6
+
+    def _groups(self) -> dict[str, list[psutil.Process]]:
+        up = psutil.Process(self._children[0].pid)
+        groups: dict[str, list[psutil.Process]] = {"supervisor": [up]}
+        for supervisord in up.children():
+            groups["supervisor"].append(supervisord)
+            for program in supervisord.children():
+                groups.setdefault(_kind(program), []).extend([program, *program.children(recursive=True)])
+        return groups
+
+
+def _kind(program: psutil.Process) -> str:
+    line = " ".join(program.cmdline())
+    words = {"uvicorn": "web", "-Q gpu.": "worker", "-Q default": "side", " beat": "beat", "valkey": "valkey"}
+    return next((kind for word, kind in words.items() if word in line), "postgres" if "postgres" in line else "other")
+
+
+def _cpu_of(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # its parent counts it now
+        return 0.0
+    # Reaped children too: PostgreSQL's backends come and go during a run.
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def used_between(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """CPU seconds by kind of process between two readings of Site.cpu()."""
+    return {name: after[name] - before.get(name, 0.0) for name in after}
+
+
+def shares(used: dict[str, float], per: float, unit: float = 1e6) -> str:
+    """CPU by kind of process, per piece of work: "web 41, worker 22, …"; `unit` pieces of a second."""
+    ordered = sorted(used.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {unit * seconds / per:.1f}" for name, seconds in ordered if seconds > 0)

@@ -1,0 +1,66 @@
+"""Refusals: every "no" that a caller can act on, rendered in one place for each protocol."""
+
+from typing import Any
+
+
+class Refusal(Exception):
+    """A request that is refused: machine-readable `code`, HTTP `status`, a message for people.
+
+    `param` names the field at fault; `retry_after` is in seconds; `extra` holds further machine-readable facts.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        retry_after: float | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+        self.param, self.retry_after, self.extra = param, retry_after, extra
+
+    def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds, at least 1 and at most 60 (the official client ignores more)."""
+        if self.retry_after is None:
+            return {}
+        return {"Retry-After": str(max(1, min(60, round(self.retry_after))))}
+
+    def body(self) -> dict[str, Any]:
+        """The native API's error body."""
+        facts = {"param": self.param, "retry_after": self.retry_after, **self.extra}
+        return {
+            "error": {
+                "code": self.code,
+                "message": self.message,
+                **{name: value for name, value in facts.items() if value is not None},
+            }
+        }
+
+    def openai_body(self) -> dict[str, Any]:
+        """OpenAI's error body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": OPENAI_TYPES.get(self.status, "invalid_request_error"),
+                "param": self.param,
+                "code": self.code,
+                **self.extra,
+            }
+        }
+
+
+OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
+
+
+def not_found(what: str) -> Refusal:
+    """404: not there, or not yours; nothing tells the two apart."""
+    return Refusal("not_found", f"There is no such {what}.", status=404)
+
+
+def unavailable(message: str = "The service is busy recovering; try again shortly.") -> Refusal:
+    """503: a store or every worker is away for the moment."""
+    return Refusal("unavailable", message, status=503, retry_after=5)

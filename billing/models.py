@@ -1,0 +1,154 @@
+"""Who may spend what: organizations, users, plans, keys and the ledger."""
+
+import hashlib
+import secrets
+import uuid
+from typing import Any, ClassVar
+
+from django.contrib.auth.base_user import BaseUserManager
+from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+
+class Plan(models.Model):
+    """What an operator sells: caps, priority and prices. Token windows follow in billing.limits."""
+
+    slug = models.SlugField(unique=True)
+    name = models.CharField(max_length=64)
+    is_default = models.BooleanField(default=False, help_text=_("Given to new users."))
+    band = models.SmallIntegerField(default=0, help_text=_("Priority band; a higher one is served first."))
+    reserved_share = models.FloatField(
+        default=0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
+        help_text=_("Share of a worker's slots that lower bands never get, 0 to 1."),
+    )
+    weight = models.FloatField(default=1, validators=[MinValueValidator(0.01)])
+    max_wait_boost_s = models.FloatField(
+        default=20,
+        validators=[MinValueValidator(0.0)],
+        help_text=_("Seconds of waiting after which a request is aged."),
+    )
+    max_concurrent = models.PositiveIntegerField(default=4, help_text=_("Generations of one user at a time."))
+    max_output_tokens = models.PositiveIntegerField(default=4096)
+
+    class Meta:
+        ordering = ("band", "slug")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["is_default"], condition=models.Q(is_default=True), name="plan_one_default"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(reserved_share__gte=0, reserved_share__lte=1), name="plan_reserved_share"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Organization(models.Model):
+    """The tenant: members share a prefix cache and, by default, everyone has one of their own."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=255)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class UserManager(BaseUserManager["User"]):
+    """Accounts are known by their e-mail address."""
+
+    def get_by_natural_key(self, username: str | None) -> "User":
+        return self.get(email__iexact=username)
+
+    def create_superuser(self, email: str, password: str, **fields: Any) -> "User":
+        """For `manage.py createsuperuser`."""
+        from billing.operations import create_user
+
+        return create_user(email=email, password=password, is_superuser=True)
+
+
+class User(AbstractBaseUser, PermissionsMixin):
+    """A person who chats; belongs to one organization and is on one plan."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    email = models.EmailField(unique=True, error_messages={"unique": _("There is an account with this address.")})
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
+    plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="users")
+    is_active = models.BooleanField(default=True)
+    is_staff = models.BooleanField(default=False)
+    date_joined = models.DateTimeField(default=timezone.now)
+
+    USERNAME_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+    objects: ClassVar[UserManager] = UserManager()
+
+    def __str__(self) -> str:
+        return self.email
+
+
+class ApiKey(models.Model):
+    """A program's credential. Only its SHA-256 is stored; the key itself is shown once."""
+
+    PREFIX: ClassVar = "sk-chat-"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=100)
+    hint = models.CharField(max_length=24, help_text=_("How the key begins."))
+    digest = models.BinaryField(max_length=32, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.hint}… {self.name}"
+
+    @staticmethod
+    def digest_of(key: str) -> bytes:
+        """What is stored of a key. A fast hash suffices: keys carry 256 random bits."""
+        return hashlib.sha256(key.encode()).digest()
+
+    @classmethod
+    def make_secret(cls) -> str:
+        """A new key."""
+        return cls.PREFIX + secrets.token_urlsafe(32)
+
+
+class LedgerEntry(models.Model):
+    """One ended generation, booked in the transaction that ended it; append-only.
+
+    Subjects are opaque uuids without foreign keys, so that deleting a chat, a key or an account changes no
+    sum. Money is in micro-units of the operator's currency, rounded half up per entry.
+    """
+
+    generation_id = models.UUIDField(unique=True)
+    user_id = models.UUIDField()
+    organization_id = models.UUIDField()
+    api_key_id = models.UUIDField(null=True)
+    model = models.CharField(max_length=128)
+    purpose = models.CharField(max_length=16)
+    prompt_tokens = models.PositiveIntegerField()
+    cached_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField()
+    finish_reason = models.CharField(max_length=32)
+    cost_micro = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "ledger entries"
+        indexes: ClassVar = [
+            models.Index(fields=["user_id", "created_at"]),
+            models.Index(fields=["organization_id", "created_at"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.generation_id}: {self.prompt_tokens}+{self.completion_tokens}"

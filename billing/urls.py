@@ -1,0 +1,10 @@
+from django.urls import path
+
+from billing import api
+
+urlpatterns = [
+    path("me", api.MeView.as_view(), name="me"),
+    path("keys", api.KeysView.as_view(), name="keys"),
+    path("keys/<uuid:key_id>", api.KeyView.as_view(), name="key"),
+    path("usage", api.UsageView.as_view(), name="usage"),
+]

@@ -1,0 +1,30 @@
+"""The Celery application: tickets to GPU workers, and the side worker's jobs on the beat."""
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import celeryd_init
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatsite.settings")
+
+from inference.worker import HostStep
+
+app = Celery("chatsite")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks(["inference", "conversations", "billing"])
+app.steps["worker"].add(HostStep)
+app.conf.beat_schedule = {
+    "expire unserved": {"task": "inference.expire_unserved", "schedule": 2.0, "options": {"expires": 10}},
+    "reap without hosts": {"task": "inference.reap_without_hosts", "schedule": 3.0, "options": {"expires": 10}},
+    "purge": {"task": "inference.purge", "schedule": 15.0, "options": {"expires": 60}},
+    "sweep reservations": {"task": "inference.sweep_reservations", "schedule": 60.0, "options": {"expires": 60}},
+}
+
+
+@celeryd_init.connect
+def _patient_worker(**_: Any) -> None:
+    """A worker waits for its broker; only those who send hints must not."""
+    options = dict(app.conf.broker_transport_options)
+    patience = {"socket_timeout": 10, "socket_connect_timeout": 5, "max_retries": None}
+    app.conf.broker_transport_options = options | patience

@@ -1,0 +1,65 @@
+"""What a site needs before it serves, each step safe to repeat: schema, administrator, model, static files."""
+
+import getpass
+import secrets
+import sys
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from billing.errors import Refusal
+from billing.models import User
+from billing.operations import create_user
+from chatsite import env
+from chatsite.local_run import say, step
+
+ADMIN_EMAIL = env.text("ADMIN_EMAIL", "", "E-mail of the first administrator; empty: asked for, or admin@localhost")
+ADMIN_PASSWORD = env.text("ADMIN_PASSWORD", "", "Password of the first administrator; empty: asked for, or made up")
+
+
+class Command(BaseCommand):
+    help = "Migrate, make the first administrator, fetch the model, collect static files."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with step("Migrations"):
+            call_command("migrate", interactive=False, verbosity=0)
+        call_command("check", databases=["default"])
+        if not User.objects.filter(is_superuser=True).exists():
+            make_administrator()
+        with step("Model"):
+            call_command("prepare_model")
+        with step("Static files"):
+            call_command("collectstatic", interactive=False, verbosity=0)
+
+
+def make_administrator() -> None:
+    """The first administrator: from the environment, asked for on a terminal, or made up and printed once."""
+    asks = sys.stdin.isatty() and not (ADMIN_EMAIL and ADMIN_PASSWORD)
+    while True:
+        email = ADMIN_EMAIL or (_ask_email() if asks else "") or "admin@localhost"
+        given = ADMIN_PASSWORD or (_ask_password() if asks else "")
+        password = given or secrets.token_urlsafe(12)
+        try:
+            create_user(email=email, password=password, is_superuser=True)
+        except Refusal as refusal:
+            if not asks:
+                raise CommandError(f"The first administrator cannot be made: {refusal.message}") from None
+            say(refusal.message)
+            continue
+        say(f"Administrator: {email}" + ("" if given else f"   password (shown only now): {password}"))
+        return
+
+
+def _ask_email() -> str:
+    try:
+        return input("E-mail of the first administrator [admin@localhost]: ").strip()
+    except EOFError:
+        return ""
+
+
+def _ask_password() -> str:
+    try:
+        return getpass.getpass("Password (empty: one is made up): ")
+    except EOFError:
+        return ""

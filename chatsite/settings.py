@@ -1,0 +1,262 @@
+"""All settings of every process; nothing else reads the environment.
+
+A local run (`make run`) leaves DATABASE_URL and REDIS_URL unset: the addresses of the embedded stores
+then come from DATA_DIR/run.json, which `manage.py up` writes, so that every manage.py command finds
+the running site.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from chatsite import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# -- where a local run keeps its things ---------------------------------------------------------
+
+DATA_DIR = Path(env.text("DATA_DIR", "data", "Folder with all state of a local run")).resolve()
+MODEL_DIR = Path(
+    env.text("MODEL_DIR", "", "Folder with the models' files; empty: DATA_DIR/models") or DATA_DIR / "models"
+).resolve()
+RUN_FILE = DATA_DIR / "run.json"
+HOST = env.text("HOST", "127.0.0.1", "Address that the web processes listen on")
+PORT = env.integer("PORT", 8000, "Port of the site", minimum=1)
+WEB_PROCESSES = env.integer("WEB_PROCESSES", 1, "Web processes that `make run` starts", minimum=1)
+GPU_WORKERS = env.integer("GPU_WORKERS", 1, "GPU workers that `make run` starts")
+
+
+def _run_file() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(RUN_FILE.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+_RUN = _run_file()
+
+DATABASE_URL = env.text("DATABASE_URL", "", "postgresql://…; empty: an embedded PostgreSQL") or _RUN.get(
+    "database_url", ""
+)
+REDIS_URLS = env.words("REDIS_URL", "", "redis://…, several separated by commas (shards); empty: an embedded Valkey")
+REDIS_URLS = REDIS_URLS or _RUN.get("redis_urls", [])
+
+# -- Django -------------------------------------------------------------------------------------
+
+DEBUG = env.flag("DEBUG", False, "Django's debug pages; never in production")
+
+
+def _secret_key() -> str:
+    given = env.text("SECRET_KEY", "", "Signs sessions and salts the KV cache; empty: made once, kept in DATA_DIR")
+    path = DATA_DIR / "secret_key"
+    if given or not path.exists():
+        return given
+    return path.read_text().strip()
+
+
+# Empty only for commands that need none (collectstatic at build); chatsite.checks refuses to serve then.
+SECRET_KEY = _secret_key() or "unset-" + "0" * 50
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]", "Host names that the site answers to")
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", "", "Origins beyond the own host, with scheme")
+HTTPS = env.flag("HTTPS", False, "The site is reached through HTTPS: secure cookies, HSTS, redirect")
+
+INSTALLED_APPS = [
+    "daphne",  # before staticfiles: `runserver` then speaks ASGI
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "chatsite",
+    "billing",
+    "inference",
+    "conversations",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "chatsite.urls"
+ASGI_APPLICATION = "chatsite.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_USER_MODEL = "billing.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "/admin/login/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES = env.integer(
+    "MAX_BODY_BYTES", 2_000_000, "Largest request body in bytes", minimum=1000
+)
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+
+# -- stores -------------------------------------------------------------------------------------
+
+DATABASE_POOL = env.integer("DATABASE_POOL", 8, "Database connections of one process, at most", minimum=2)
+POOL_WAIT_S = 5.0
+
+
+def _database(url: str) -> dict[str, Any]:
+    """Django's DATABASES entry for a postgresql:// URL; `?host=/folder` names a socket folder."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")) or "postgres",
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": query.pop("host", None) or parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        # A pool and no CONN_MAX_AGE: under ASGI each request has its own thread (notes in docs/architecture.md).
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {
+            "pool": {"min_size": 1, "max_size": DATABASE_POOL, "timeout": POOL_WAIT_S},
+            "connect_timeout": 5,
+            "tcp_user_timeout": 10_000,
+            **query,
+        },
+    }
+
+
+DATABASES = {"default": _database(DATABASE_URL or "postgresql://unset.invalid/unset")}
+
+REDIS_TIMEOUT_S = 2.0  # a store that hangs ends in a refusal, never in a hanging request
+REDIS_CONNECTIONS = env.integer("REDIS_CONNECTIONS", 64, "Connections of one process to each Redis, at most", minimum=8)
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {
+            "hosts": [
+                {"address": url, "max_connections": REDIS_CONNECTIONS, "socket_connect_timeout": REDIS_TIMEOUT_S}
+                for url in REDIS_URLS
+            ],
+        },
+    },
+}
+
+# Read by chatsite.celery through the CELERY_ prefix.
+CELERY_BROKER_URL = env.text("BROKER_URL", "", "Celery's broker; empty: the first REDIS_URL") or (
+    REDIS_URLS[0] if REDIS_URLS else "redis://unset.invalid"
+)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+HINT_TIMEOUT_S = 0.2  # a hint that cannot be sent in this time is dropped (docs/architecture.md)
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    # Longer than the longest generation: redelivery is not crash recovery, leases are.
+    "visibility_timeout": 86_400,
+    "socket_timeout": HINT_TIMEOUT_S,
+    "socket_connect_timeout": HINT_TIMEOUT_S,
+    "max_retries": 0,
+}
+
+# -- the engine and its model ---------------------------------------------------------------------
+
+ENGINE = env.choice("ENGINE", "vllm", ("vllm", "echo"), "The engine of a GPU worker; echo is a scripted one for tests")
+MODEL = env.text("MODEL", "", "Name of the model that a worker serves; empty: smollm2-135m-instruct, or echo") or (
+    "echo" if ENGINE == "echo" else "smollm2-135m-instruct"
+)
+MODEL_SOURCE = env.text(
+    "MODEL_SOURCE", "", "Folder or hub name that MODEL's files come from; empty: the model from PyPI"
+)
+ENGINE_SLOTS = env.integer("ENGINE_SLOTS", 0, "Generations that an engine runs at once; 0: 32 on a CPU, 256 on a GPU")
+CONTEXT_LENGTH = env.integer("CONTEXT_LENGTH", 0, "Context in tokens; 0: what the model says, at most 8192")
+KV_CACHE_BYTES = env.integer(
+    "KV_CACHE_BYTES", 0, "KV cache of an engine in bytes; 0: 1 GiB on a CPU, vLLM's choice on a GPU"
+)
+ENGINE_OPTIONS = env.text("ENGINE_OPTIONS", "{}", "More arguments for vLLM's engine, as JSON")
+
+# -- the life of a generation -----------------------------------------------------------------------
+
+QUEUE_DEPTH = env.integer("QUEUE_DEPTH", 1000, "Requests that may wait for one model; more get 429", minimum=1)
+
+LEASE_S = env.seconds("LEASE", 3, "Seconds after which a silent worker's generations go elsewhere")
+MAX_DEATHS = 3  # deaths of its own worker after which a generation fails
+DRAIN_S = env.seconds("DRAIN", 20, "Seconds that a worker told to stop lets its generations run")
+REPLAY_S = env.seconds("REPLAY_WINDOW", 60, "Seconds that an ended generation's token log and text are kept")
+FRAME_S = 0.04  # 25 frames a second and generation
+WAIT_WITHOUT_WORKER_S = env.seconds("WAIT_WITHOUT_WORKER", 60, "Seconds that a request waits while no worker lives")
+NO_WORKER_503_S = env.seconds("REFUSE_WITHOUT_WORKER", 30, "Seconds without a live worker after which /v1 answers 503")
+HEARTBEAT_S = env.seconds("HEARTBEAT", 15, "Seconds between comments on a silent stream")
+STREAM_BUFFER_BYTES = env.integer("STREAM_BUFFER", 65_536, "Unsent bytes of one reader before its frames merge")
+DEFAULT_SYSTEM_PROMPT = env.text("SYSTEM_PROMPT", "You are a helpful assistant.", "System prompt of new conversations")
+
+# -- the API ------------------------------------------------------------------------------------------
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "billing.rest.ApiKeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["billing.bodies.JSONBody"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "billing.rest.exception_handler",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "chatsite",
+    "DESCRIPTION": "Conversations, messages, streams, keys and usage.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "OAS_VERSION": "3.1.1",  # pydantic writes `type: null`
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+}
+
+# -- logs -----------------------------------------------------------------------------------------------
+
+LOG_LEVEL = env.text("LOG_LEVEL", "INFO", "Level of the processes' logs")
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+}

@@ -1,0 +1,213 @@
+"""What a local run is made of, kept alive by supervisord (the `supervisor` library).
+
+`Supervisor` is one supervisord with our programs, started by `manage.py up` and spoken to through its
+socket. Priorities give the stop order: web, workers and beat, then the stores.
+"""
+
+import contextlib
+import http.client
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.xmlrpc import SupervisorTransport  # type: ignore[import-untyped]
+
+from chatsite.stores import POLL_S, Store, StoreFailed, log_tail, short_folder, with_parent
+
+START_S = 15.0
+NEVER_GIVE_UP = 1_000_000  # retries, each a second later than the one before
+WEB, WORKER, STORE = 900, 800, 100  # the highest stops first; workers and beat together
+
+
+@dataclass(frozen=True)
+class Program:
+    """One kind of process, `count` times; `{n}` in `argv` stands for the process's number.
+
+    With `listen` (host:port) they share one listening socket, as their fd 0.
+    """
+
+    name: str
+    argv: list[str]
+    priority: int
+    folder: Path
+    stop_wait_s: float
+    count: int = 1
+    listen: str | None = None
+    user: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    steady_s: int = 2  # seconds after which a start counts as one; sooner deaths are retried ever more slowly
+    autostart: bool = False
+
+
+def store_program(store: Store) -> Program:
+    """The program that runs an embedded store; it starts with supervisord."""
+    return Program(
+        store.name,
+        store.argv,
+        STORE,
+        store.folder,
+        stop_wait_s=20,
+        user=store.user,
+        stop_signal=store.stop_signal,
+        autostart=True,
+    )
+
+
+class Supervisor:
+    """A supervisord for `programs`, our child. Its files: `folder`/supervisord.conf, `folder`/logs/*.log."""
+
+    def __init__(self, folder: Path, programs: list[Program]) -> None:
+        self.logs = folder / "logs"
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        self._socket = short_folder(folder / "run", None) / "supervisor.sock"
+        self._config = folder / "supervisord.conf"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._write_config(programs)
+
+    @contextlib.contextmanager
+    def running(self, *, keep_open: int) -> Iterator[None]:
+        """supervisord lives in this block; every program has ended, in order, when it is left.
+
+        It holds the file descriptor `keep_open` (the lock on DATA_DIR) as long as it lives. A
+        KeyboardInterrupt while it stops ends everything at once.
+        """
+        argv = [sys.executable, "-m", "supervisor.supervisord", "--nodaemon", "-c", str(self._config)]
+        self._process = subprocess.Popen(
+            with_parent(argv, "KILL"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[keep_open],
+            start_new_session=True,  # a Ctrl-C on the terminal is for us; we stop the rest in order
+        )
+        try:
+            self._wait_for_socket()
+            yield
+        finally:
+            self._stop()
+
+    def start(self) -> None:
+        """Start all but the stores, which run already; returns without waiting."""
+        for group in ("web", "workers"):
+            self._call("startProcessGroup", group, False)
+
+    def states(self) -> dict[str, str]:
+        """State by process name: RUNNING, STARTING, BACKOFF (died at once, will be retried), …
+
+        Empty when supervisord is gone or stopping.
+        """
+        try:
+            found = self._call("getAllProcessInfo")
+        except (OSError, http.client.HTTPException, xmlrpc.client.Fault):
+            return {}
+        return {process["name"]: process["statename"] for process in found}
+
+    def is_alive(self) -> bool:
+        """Whether supervisord runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for supervisord to end; whether it has."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return not self.is_alive()
+
+    def log(self, name: str) -> Path:
+        """The log of the process `name`."""
+        return self.logs / f"{name}.log"
+
+    def _stop(self) -> None:
+        process = self._process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()  # the kernel then ends the programs
+            process.wait()
+            raise
+
+    def _wait_for_socket(self) -> None:
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                self._call("getState")
+                return
+            except (OSError, http.client.HTTPException):
+                if not self.is_alive() or time.monotonic() > deadline:
+                    tail = log_tail(self.logs / "supervisord.log")
+                    raise StoreFailed(f"supervisord did not start. Its log ends:\n{tail}") from None
+            time.sleep(POLL_S)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._socket}")
+        with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
+            return getattr(server.supervisor, method)(*arguments)
+
+    def _write_config(self, programs: list[Program]) -> None:
+        workers = [program.name for program in programs if program.priority == WORKER]
+        config = RawConfigParser()
+        config.read_dict(
+            {
+                "supervisord": {
+                    "logfile": _plain(self.logs / "supervisord.log"),
+                    "pidfile": _plain(self._config.with_name("supervisord.pid")),
+                    "childlogdir": _plain(self.logs),
+                    "silent": "true",
+                },
+                "unix_http_server": {"file": _plain(self._socket), "chmod": "0700"},
+                "rpcinterface:supervisor": {
+                    "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+                },
+                "group:workers": {"programs": ",".join(workers), "priority": str(WORKER)},
+                **{_section(program): self._options(program) for program in programs},
+            }
+        )
+        with self._config.open("w") as file:
+            config.write(file)
+
+    def _options(self, program: Program) -> dict[str, str]:
+        command = _plain(shlex.join(program.argv)).replace("{n}", "%(process_num)d")
+        numbered = program.count > 1 or "{n}" in " ".join(program.argv)
+        name = "%(program_name)s%(process_num)d" if numbered else "%(program_name)s"
+        options = {
+            "command": command,
+            "process_name": name,
+            "numprocs": str(program.count),
+            "priority": str(program.priority),
+            "directory": _plain(program.folder),
+            "autostart": str(program.autostart).lower(),
+            "autorestart": "true",
+            "startsecs": str(program.steady_s),
+            "startretries": str(NEVER_GIVE_UP),
+            "stopsignal": program.stop_signal.name.removeprefix("SIG"),
+            "stopwaitsecs": str(int(program.stop_wait_s)),
+            "killasgroup": "true",
+            "redirect_stderr": "true",
+            "stdout_logfile": f"{_plain(self.logs)}/{name}.log",
+            "stdout_logfile_maxbytes": "10MB",
+            "stdout_logfile_backups": "3",
+        }
+        if program.user:
+            options["user"] = program.user
+        if program.listen:
+            options |= {"socket": f"tcp://{program.listen}", "socket_backlog": "4096"}
+        return options
+
+
+def _section(program: Program) -> str:
+    # supervisor's fcgi-program is what hands children one shared listening socket, as their fd 0.
+    return f"{'fcgi-program' if program.listen else 'program'}:{program.name}"
+
+
+def _plain(value: object) -> str:
+    """Text that supervisor must not expand."""
+    return str(value).replace("%", "%%")

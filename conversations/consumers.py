@@ -1,0 +1,263 @@
+"""WebSocket /ws/conversations/{id}: the native stream's events as JSON text frames, and frames from the client.
+
+From the client: {"type": "send", "content": …, as POST …/messages}, {"type": "regenerate", "message": id, …},
+{"type": "edit", "message": id, "content": …}, {"type": "cancel", "generation"?}, {"type": "resume",
+"generation"?, "last_seq_id"?}. An act that began a generation is answered by {"event": "accepted", …}, then its
+events follow. {"event": "error"} without a `generation` is the answer to a frame that was refused.
+
+On connecting, the newest generation is followed if it is still open, or in any case if the query names a position
+(?generation=…&last_seq_id=42). A generation that the socket already follows is not followed again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from channels.consumer import get_handler_name
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+
+from billing.authentication import authenticate
+from billing.bodies import Body, parse
+from billing.errors import Refusal, not_found
+from billing.operations import Principal
+from conversations import operations
+from conversations.frames import native_json, to_json
+from conversations.http import Receive, Scope, Send, hop, parse_object, send_json
+from conversations.operations import Sent
+from conversations.schemas import EditBody, Id, MessageOut, RegenerateBody, SendBody
+from conversations.streams import Found, Position, error_event, find_stream, following, position_of
+from inference.models import Generation
+from inference.operations import cancel
+
+MAX_FOLLOWED = 8  # generations of one conversation that one socket follows at once
+
+
+class EditFrame(EditBody):
+    message: Id
+
+
+class RegenerateFrame(RegenerateBody):
+    message: Id
+
+
+class CancelFrame(Body):
+    """None: every answer that is being written here."""
+
+    generation: Id | None = None
+
+
+class ResumeFrame(Body):
+    """`generation` None: the newest one."""
+
+    generation: Id | None = None
+    last_seq_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A frame began a generation (or, repeated, had begun it)."""
+
+    sent: Sent
+
+    def to_json(self) -> dict[str, Any]:
+        question, answer = self.sent.user_message, self.sent.assistant_message
+        return {
+            "event": "accepted",
+            "generation": str(self.sent.generation.pk),
+            "user_message": MessageOut.of(question, None, None).model_dump(mode="json"),
+            "assistant_message": MessageOut.of(answer, self.sent.generation.status, None).model_dump(mode="json"),
+        }
+
+
+async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    """Any other WebSocket path."""
+    await receive()
+    await refuse(scope, send, not_found("page"))
+
+
+async def refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    """Reject a handshake: with the refusal's status where the server can, with 403 elsewhere (Daphne)."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close"})
+        return
+
+    async def send_http(message: Mapping[str, Any]) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    await send_json(send_http, refusal.status, refusal.body(), refusal.headers())
+
+
+class ConversationConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
+    """One socket of one conversation. It has no channel of its own: the relay has one per process."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope, self.base_send = scope, send
+        self.following: dict[UUID, asyncio.Task[None]] = {}
+        try:
+            while True:
+                await self.dispatch(await receive())
+        except StopConsumer:
+            pass
+        finally:
+            for task in self.following.values():
+                task.cancel()
+            if self.following:
+                await asyncio.wait(self.following.values())
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        # Channels would hop to a thread here to close database connections; ours are closed in each hop.
+        await getattr(self, get_handler_name(message))(message)
+
+    async def websocket_connect(self, message: dict[str, Any]) -> None:
+        try:
+            found = await hop(_open_stream, self.scope)
+        except Refusal as refusal:
+            await refuse(self.scope, self.base_send, refusal)
+            raise StopConsumer from None
+        await self.accept()
+        if found:
+            self._follow(found)
+
+    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
+        raise StopConsumer
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        text = message.get("text") or ""
+        try:
+            if not text or len(text) > settings.MAX_BODY_BYTES:
+                raise Refusal("invalid_frame", f"A frame is text of at most {settings.MAX_BODY_BYTES} characters.")
+            frame = parse_object(text)
+            found = await hop(_act, self.scope, frame)
+        except Refusal as refusal:
+            await self.send(text_data=to_json({"event": "error", **refusal.body()["error"]}))
+        else:
+            await self._answer(found)
+
+    # -- following ------------------------------------------------------------------------------
+
+    async def _answer(self, found: Found | Begun | None) -> None:
+        if isinstance(found, Begun):
+            await self.send(text_data=to_json(found.to_json()))
+            found = Found(found.sent.generation.pk, 0)
+        if found:
+            self._follow(found)
+
+    def _follow(self, found: Found) -> None:
+        """Follow in a task of its own; of too many the oldest gives way.
+
+        Two streams of one generation, from different positions, could not be told apart by the client.
+        """
+        if found.generation in self.following:
+            return
+        if len(self.following) >= MAX_FOLLOWED:
+            self.following.pop(next(iter(self.following))).cancel()
+        task = asyncio.create_task(self._send_events(found))
+        self.following[found.generation] = task
+        task.add_done_callback(lambda ended: self._forget(found.generation, ended))
+
+    def _forget(self, generation: UUID, task: "asyncio.Task[None]") -> None:
+        if self.following.get(generation) is task:
+            del self.following[generation]
+
+    async def _send_events(self, found: Found) -> None:
+        seq = found.after
+        try:
+            async with following(found) as events:
+                async for event in events:
+                    seq = event.seq
+                    await self.send(text_data=native_json(event))
+        except Refusal as refusal:
+            await self.send(text_data=native_json(error_event(refusal, found.generation, seq)))
+
+
+# -- the database hops ------------------------------------------------------------------------------
+
+
+def _open_stream(scope: Scope) -> Found | None:
+    """Who connects, and what they see first. Raises Refusal (401, 403, 404)."""
+    principal = authenticate(scope)
+    position = position_of(scope)
+    found = find_stream(operations.owned(principal.user, scope["conversation_id"]), position)
+    if found is None or position != Position():
+        return found
+    is_open = Generation.objects.filter(pk=found.generation, status__in=Generation.OPEN).exists()
+    return found if is_open else None
+
+
+def _act(scope: Scope, frame: dict[str, Any]) -> Found | Begun | None:
+    """Do what a frame asks for. The caller is checked each time: a key may be revoked, a session ended."""
+    kind = frame.pop("type", None)
+    act = ACTS.get(kind) if isinstance(kind, str) else None
+    if act is None:
+        raise Refusal("invalid_frame", f"The type is one of {', '.join(ACTS)}.", param="type")
+    return act(authenticate(scope), scope["conversation_id"], frame)
+
+
+def _send(principal: Principal, conversation_id: UUID, frame: dict[str, Any]) -> Begun:
+    arguments = parse(SendBody, frame).arguments()
+    return Begun(operations.send(principal=principal, conversation_id=conversation_id, **arguments))
+
+
+def _edit(principal: Principal, conversation_id: UUID, frame: dict[str, Any]) -> Begun:
+    body = parse(EditFrame, frame)
+    return Begun(
+        operations.edit(
+            principal=principal,
+            conversation_id=conversation_id,
+            message_id=body.message,
+            content=body.content,
+            model=body.model,
+            sampling=body.sampling(),
+            asked=body.asked(),
+            new_id=body.id,
+        )
+    )
+
+
+def _regenerate(principal: Principal, conversation_id: UUID, frame: dict[str, Any]) -> Begun:
+    body = parse(RegenerateFrame, frame)
+    return Begun(
+        operations.regenerate(
+            principal=principal,
+            conversation_id=conversation_id,
+            message_id=body.message,
+            model=body.model,
+            sampling=body.sampling(),
+            asked=body.asked(),
+            client_key=body.id,
+        )
+    )
+
+
+def _cancel(principal: Principal, conversation_id: UUID, frame: dict[str, Any]) -> None:
+    wanted = parse(CancelFrame, frame).generation
+    if wanted is None:
+        operations.cancel_running(user=principal.user, conversation_id=conversation_id)
+        return
+    conversation = operations.owned(principal.user, conversation_id)
+    generation = Generation.objects.filter(pk=wanted, message__conversation=conversation).first()
+    if generation is None:
+        raise not_found("generation")
+    cancel(generation=generation)
+
+
+def _resume(principal: Principal, conversation_id: UUID, frame: dict[str, Any]) -> Found:
+    body = parse(ResumeFrame, frame)
+    conversation = operations.owned(principal.user, conversation_id)
+    found = find_stream(conversation, Position(body.generation, max(0, body.last_seq_id or 0)))
+    if found is None:
+        raise Refusal("nothing_to_stream", "Nothing has been asked here yet.", status=404)
+    return found
+
+
+ACTS: dict[str, Callable[[Principal, UUID, dict[str, Any]], Found | Begun | None]] = {
+    "send": _send,
+    "edit": _edit,
+    "regenerate": _regenerate,
+    "cancel": _cancel,
+    "resume": _resume,
+}

@@ -1,0 +1,272 @@
+"""POST /v1/chat/completions, OpenAI-compatible: one database hop, then frames.
+
+A client that leaves cancels its generation at once or, when it gave an Idempotency-Key, RETRY_S later unless a
+retry has attached by then. The end is never dressed up: an answer that failed or was cancelled ends its stream
+with `data: {"error": …}`, which the official client raises as APIError, and without `[DONE]`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+
+from billing.authentication import authenticate
+from billing.errors import Refusal
+from billing.operations import Principal
+from conversations import operations
+from conversations.completions import complete
+from conversations.frames import OPENAI_DONE, OPENAI_PING, Chunks, openai_finish, openai_usage, to_json
+from conversations.http import (
+    ClientLeft,
+    Receive,
+    Scope,
+    Send,
+    event_stream,
+    header,
+    hop,
+    parse_object,
+    read_body,
+    send_json,
+    until_disconnect,
+)
+from conversations.openai_request import ChatRequest, checked_key, parse_request
+from inference import relay
+from inference.models import Generation
+from inference.operations import cancel, find_model, has_worker
+from inference.protocol import Event
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+CANCELLED_STATUS = 499  # the caller's own act; the official client does not retry it
+_later: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A submitted call."""
+
+    generation_id: UUID
+    model: str
+    created: int  # Unix time, seconds
+    is_stream: bool
+    has_usage: bool
+    may_be_retried: bool
+
+
+async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
+    """The ASGI application of this route."""
+    try:
+        await _serve(scope, receive, send)
+    except Refusal as refusal:
+        await send_openai_refusal(send, refusal)
+    except ClientLeft:
+        pass
+
+
+async def send_openai_refusal(send: Send, refusal: Refusal) -> None:
+    """A refusal in OpenAI's shape. The official client retries on 409 and on any 5xx, which must pay off."""
+    status = 400 if refusal.status == 409 else refusal.status
+    headers = refusal.headers()
+    if refusal.retry_after is None:
+        headers["x-should-retry"] = "false"
+    await send_json(send, status, refusal.openai_body(), headers)
+
+
+async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
+    body = await read_body(scope, receive)
+    generation_id = uuid4()
+    async with AsyncExitStack() as stack:
+        # Follow before the row exists: not one frame is missed, and nothing has to be read again.
+        reader = await stack.enter_async_context(relay.watching(generation_id))
+        call = await hop(accept, scope, body, generation_id)
+        is_new = call.generation_id == generation_id
+        events = reader.events(is_new=True) if is_new else relay.follow(call.generation_id)
+        await stack.enter_async_context(aclosing(events))
+        answer = _stream(call, events, send) if call.is_stream else _collect(call, events, send)
+        has_ended = False
+        try:
+            has_ended = bool(await until_disconnect(receive, answer))
+        finally:
+            if not has_ended:
+                await _abandon(call)
+
+
+# -- the database hop -----------------------------------------------------------------------------
+
+
+def accept(scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
+    """Check and submit a call. Raises Refusal."""
+    principal = authenticate(scope, keys_only=True)
+    request = parse_request(parse_object(body))
+    key = checked_key(header(scope, b"idempotency-key"))
+    if request.conversation_id:
+        generation = _continue(principal, request, request.conversation_id, key)
+    else:
+        model = find_model(request.model)
+        _require_worker(model.name)
+        generation = complete(
+            principal=principal,
+            turns=request.turns,
+            model=model,
+            sampling=request.sampling(),
+            asked=request.asked(),
+            client_key=key,
+            generation_id=generation_id,
+        )
+    return Accepted(
+        generation_id=generation.pk,
+        model=generation.model_id,
+        created=int(generation.created_at.timestamp()),
+        is_stream=bool(request.stream),
+        has_usage=request.has_usage,
+        may_be_retried=key is not None,
+    )
+
+
+def _continue(principal: Principal, request: ChatRequest, conversation_id: UUID, key: str | None) -> Generation:
+    """Send the last user message into a stored conversation, which has the earlier ones itself."""
+    last = request.messages[-1]
+    if last.role != "user":
+        raise Refusal("invalid_request", "The last message must be the user's.", param="messages")
+    conversation = operations.owned(principal.user, conversation_id)
+    _require_worker(request.model or conversation.model_version)
+    return operations.send(
+        principal=principal,
+        conversation_id=conversation.pk,
+        content=last.content,
+        model=request.model,
+        sampling=request.sampling(),
+        asked=request.asked(),
+        client_key=key,
+    ).generation
+
+
+def _require_worker(model: str) -> None:
+    if not has_worker(model, settings.NO_WORKER_503_S):
+        raise Refusal("no_worker", "No worker for this model is up; try again later.", status=503, retry_after=30)
+
+
+# -- the answer -------------------------------------------------------------------------------------
+
+
+async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> bool:
+    """Write the answer as chunks; whether the generation has ended. The first chunk leaves before any token."""
+    chunks = Chunks(call.generation_id, call.model, call.created, has_usage=call.has_usage)
+    async with event_stream(send, ping=OPENAI_PING, headers=[_request_id(call)]) as write:
+        await write(chunks.role())
+        sent = 0  # characters
+        try:
+            async for event in events:
+                if event.kind == "delta":
+                    text = event.data["text"]
+                    sent += len(text)
+                    await write(chunks.delta(event.seq, text))
+                elif event.kind == "snapshot":
+                    text = event.data["text"][sent:]
+                    sent += len(text)
+                    await write(chunks.delta(event.seq, text))
+                elif event.is_terminal:
+                    await write(_end(call, chunks, event))
+                    return True
+        except Refusal as refusal:
+            await write(_error(refusal))
+    return False
+
+
+def _end(call: Accepted, chunks: Chunks, event: Event) -> bytes:
+    failure = failure_of(event)
+    if failure:
+        return _error(failure)
+    data = chunks.finish(event.seq, event.data["finish_reason"])
+    if call.has_usage:
+        data += chunks.usage(event.seq, event.data["usage"])
+    return data + OPENAI_DONE
+
+
+def _error(refusal: Refusal) -> bytes:
+    return f"data: {to_json(refusal.openai_body())}\n\n".encode()
+
+
+def failure_of(event: Event) -> Refusal | None:
+    """What went wrong, when a terminal event does not end a whole answer."""
+    if event.kind == "error":
+        code = event.data["code"]
+        status, retry_after = (503, 30) if code in ("no_worker", "unavailable") else (500, None)
+        return Refusal(code, event.data["message"], status=status, retry_after=retry_after)
+    if event.data["finish_reason"] == "cancelled":
+        return Refusal("cancelled", "This completion was cancelled.", status=CANCELLED_STATUS)
+    return None
+
+
+async def _collect(call: Accepted, events: AsyncIterator[Event], send: Send) -> bool:
+    """Write the whole answer as one object; whether the generation has ended."""
+    text = ""
+    async for event in events:
+        if event.kind == "delta":
+            text += event.data["text"]
+        elif event.kind == "snapshot":
+            text = event.data["text"]
+        elif event.is_terminal:
+            failure = failure_of(event)
+            if failure:
+                await send_openai_refusal(send, failure)
+            else:
+                await send_json(send, 200, _completion(call, text, event), {"x-request-id": str(call.generation_id)})
+            return True
+    return False
+
+
+def _completion(call: Accepted, text: str, end: Event) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {
+        "id": str(call.generation_id),
+        "object": "chat.completion",
+        "created": call.created,
+        "model": call.model,
+        "request_id": str(call.generation_id),
+        "choices": [{"index": 0, "message": message, "logprobs": None, **openai_finish(end.data["finish_reason"])}],
+        "usage": openai_usage(end.data["usage"]),
+    }
+
+
+def _request_id(call: Accepted) -> tuple[bytes, bytes]:
+    return b"x-request-id", str(call.generation_id).encode()
+
+
+# -- the client left ----------------------------------------------------------------------------------
+
+
+async def _abandon(call: Accepted) -> None:
+    """Nobody reads this answer any more: cancel it, or give a retry the time to attach."""
+    if not call.may_be_retried:
+        await _cancel(call.generation_id)
+        return
+    task = asyncio.create_task(_cancel_unless_followed(call.generation_id))
+    _later.add(task)
+    task.add_done_callback(_later.discard)
+
+
+async def _cancel_unless_followed(generation_id: UUID) -> None:
+    await asyncio.sleep(RETRY_S)
+    if not await relay.is_followed(generation_id):
+        await _cancel(generation_id)
+
+
+async def _cancel(generation_id: UUID) -> None:
+    try:
+        await hop(cancel_by_id, generation_id)
+    except Refusal as refusal:
+        log.warning("%s runs on without a reader: %s", generation_id, refusal)
+
+
+def cancel_by_id(generation_id: UUID) -> None:
+    """Cancel a generation, if it still exists."""
+    generation = Generation.objects.filter(pk=generation_id).first()
+    if generation:
+        cancel(generation=generation)

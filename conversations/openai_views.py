@@ -1,0 +1,130 @@
+"""The rest of /v1: models, usage, cancel. API keys only; refusals in OpenAI's shape."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Count, F, Sum
+from django.db.models.functions import TruncDate
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from billing.authentication import key_principal, unauthenticated
+from billing.errors import Refusal, not_found
+from billing.models import LedgerEntry, User
+from billing.text import clean
+from conversations.http import parse_object
+from inference.models import Generation, ServedModel
+from inference.operations import cancel
+
+MOST_DAYS = 366
+View = Callable[..., dict[str, Any]]
+
+
+def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
+    """A Django view from one function per method (`GET=…`), each (user, request, …) → the response's body."""
+
+    @csrf_exempt  # no cookie is ever read here
+    @wraps(next(iter(views.values())))
+    def view(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        try:
+            work = views.get(request.method or "")
+            if work is None:
+                raise Refusal("method_not_allowed", f"{request.method} is not possible here.", status=405)
+            user = _user(request)
+            return JsonResponse(work(user, request, **kwargs))
+        except Refusal as refusal:
+            headers = refusal.headers() | ({"Allow": ", ".join(views)} if refusal.status == 405 else {})
+            return JsonResponse(refusal.openai_body(), status=refusal.status, headers=headers)
+
+    return view
+
+
+def _user(request: HttpRequest) -> User:
+    if "Authorization" not in request.headers:
+        raise unauthenticated()
+    return key_principal(request.headers["Authorization"]).user
+
+
+def _no_such_path(user: User, request: HttpRequest, **_: Any) -> dict[str, Any]:
+    raise Refusal("not_found", f"There is no {request.path}.", status=404)
+
+
+def _models(user: User, request: HttpRequest) -> dict[str, Any]:
+    found = ServedModel.objects.filter(is_enabled=True)
+    return {"object": "list", "data": [model_object(model) for model in found]}
+
+
+def _model(user: User, request: HttpRequest, name: str) -> dict[str, Any]:
+    found = ServedModel.objects.filter(is_enabled=True, name=clean(name, "model")).first()
+    if found is None:
+        raise Refusal("model_not_found", "There is no such model.", status=404, param="model")
+    return model_object(found)
+
+
+def model_object(model: ServedModel) -> dict[str, Any]:
+    """OpenAI's model object, and what the model can do."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": int(model.created_at.timestamp()),
+        "owned_by": "chatsite",
+        "context_length": model.context_length,
+        "max_output_tokens": model.max_output_tokens,
+        "is_default": model.is_default,
+        "capabilities": {"streaming": True, "tools": False, "vision": False, "logprobs": False},
+    }
+
+
+def _usage(user: User, request: HttpRequest) -> dict[str, Any]:
+    """Sums by day (UTC) of the last ?days=30, from the ledger; days without use are left out."""
+    text = request.GET.get("days", "30")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:4]) <= MOST_DAYS):
+        raise Refusal("invalid_request", f"days is a number from 1 to {MOST_DAYS}.", param="days")
+    first_day = timezone.now().date() - timedelta(days=int(text[:4]) - 1)
+    days = (
+        LedgerEntry.objects.filter(user_id=user.pk, created_at__date__gte=first_day)
+        .annotate(date=TruncDate("created_at"))
+        .values("date")
+        .annotate(
+            requests=Count("pk"),
+            prompt_tokens=Sum("prompt_tokens"),
+            cached_tokens=Sum("cached_tokens"),
+            completion_tokens=Sum("completion_tokens"),
+            cost_micro=Sum("cost_micro"),
+        )
+        .annotate(total_tokens=F("prompt_tokens") + F("completion_tokens"))
+        .order_by("date")
+    )
+    return {"object": "list", "data": list(days)}
+
+
+def _cancel(user: User, request: HttpRequest, request_id: UUID) -> dict[str, Any]:
+    generation = user.generations.filter(pk=request_id).defer("prompt", "text").first()
+    if generation is None:
+        raise not_found("request")
+    ended = cancel(generation=generation)
+    # A running one ends when its worker has stopped; to the caller it is cancelled now.
+    is_cancelled = ended.cancel_requested and ended.is_open
+    return {"request_id": str(request_id), "status": Generation.Status.CANCELLED if is_cancelled else ended.status}
+
+
+def _cancel_named(user: User, request: HttpRequest) -> dict[str, Any]:
+    named = parse_object(request.read(settings.MAX_BODY_BYTES + 1)).get("generation_id")
+    try:
+        return _cancel(user, request, UUID(named if isinstance(named, str) else ""))
+    except ValueError:
+        raise Refusal("invalid_request", "generation_id is the id of a request.", param="generation_id") from None
+
+
+models = endpoint(GET=_models)
+model = endpoint(GET=_model)
+usage = endpoint(GET=_usage)
+cancel_completion = endpoint(POST=_cancel)
+cancel_named = endpoint(POST=_cancel_named)
+completions = endpoint(POST=_no_such_path)  # POST is answered by conversations.openai, before Django
+no_such_path = endpoint(**dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"), _no_such_path))

@@ -1,0 +1,192 @@
+"""What the native API takes and gives, as pydantic models: checked on the way in, documented both ways."""
+
+import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Strict
+
+from billing.bodies import Body
+from conversations.models import Message
+from conversations.operations import Sent
+from conversations.sampling import SamplingFields
+from inference.models import Generation
+
+Id = Annotated[UUID, Strict(False)]  # JSON has no UUIDs
+
+
+class NewConversation(Body):
+    """`id`: chosen by the client, it makes a repeat harmless."""
+
+    id: Id | None = None
+    title: str = ""
+    model: str | None = None
+    system_prompt: str | None = None
+
+
+class ConversationChange(Body):
+    """What is left out, or null, stays as it is."""
+
+    title: str | None = None
+    is_archived: bool | None = None
+    model_version: str | None = None
+    system_prompt: str | None = None
+
+
+class RegenerateBody(SamplingFields):
+    """`id`: chosen by the client, it makes a repeat harmless."""
+
+    id: Id | None = None
+    model: str | None = None
+
+
+class EditBody(RegenerateBody):
+    content: str
+
+
+class SendBody(EditBody):
+    """`parent`: the message that this one follows; none: the newest one."""
+
+    parent: Id | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """For operations.send. Raises Refusal (invalid_text)."""
+        return {
+            "content": self.content,
+            "parent": self.parent,
+            "model": self.model,
+            "sampling": self.sampling(),
+            "asked": self.asked(),
+            "message_id": self.id,
+        }
+
+
+class ConversationSummary(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: UUID
+    title: str
+    model_version: str
+    is_archived: bool
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+class ConversationOut(ConversationSummary):
+    system_prompt: str
+
+
+class ConversationsOut(BaseModel):
+    """`next_cursor`: for the next page; null on the last one."""
+
+    items: list[ConversationSummary]
+    next_cursor: str | None
+
+
+class MessageOut(BaseModel):
+    """`status` is WAITING or RUNNING while an answer is being written; `finish_reason` is null until it has ended.
+
+    `omitted_turns`: older turns that did not fit the model's context for this answer.
+    """
+
+    id: UUID
+    parent: UUID | None
+    sender_role: str
+    content: str
+    token_count: int
+    finish_reason: str | None
+    model: str
+    omitted_turns: int
+    generation: UUID | None
+    status: str | None
+    created_at: datetime.datetime
+
+    @classmethod
+    def of(cls, message: Message, status: str | None, finish_reason: str | None) -> "MessageOut":
+        """`status` and `finish_reason` are the generation's: its row is the truth about how an answer ended."""
+        is_answer = message.sender_role == Message.Role.ASSISTANT
+        is_open = status in Generation.OPEN
+        ended = message.finish_reason or finish_reason or ("error" if is_answer else None)
+        return cls(
+            id=message.pk,
+            parent=message.parent_id,
+            sender_role=message.sender_role,
+            content=message.content,
+            token_count=message.token_count,
+            finish_reason=None if is_open else ended,
+            model=message.model,
+            omitted_turns=message.omitted_turns,
+            generation=message.generation_id,
+            status=status if is_open else None,
+            created_at=message.created_at,
+        )
+
+
+class MessagesOut(BaseModel):
+    """Oldest first; `next_cursor`: for the next page; null on the last one."""
+
+    items: list[MessageOut]
+    next_cursor: str | None
+
+
+class GenerationOut(BaseModel):
+    """`max_tokens`: output tokens it may produce."""
+
+    id: UUID
+    status: str
+    model: str
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    max_tokens: int
+
+    @classmethod
+    def of(cls, generation: Generation) -> "GenerationOut":
+        return cls(
+            id=generation.pk,
+            status=generation.status,
+            model=generation.model_id,
+            finish_reason=generation.finish_reason,
+            prompt_tokens=generation.prompt_tokens,
+            completion_tokens=generation.completion_tokens,
+            max_tokens=generation.grant,
+        )
+
+
+class SentOut(BaseModel):
+    """A question, its answer to be, and the generation whose stream to follow."""
+
+    user_message: MessageOut
+    assistant_message: MessageOut
+    generation: GenerationOut
+
+    @classmethod
+    def of(cls, sent: Sent) -> "SentOut":
+        status, reason = sent.generation.status, sent.generation.finish_reason
+        return cls(
+            user_message=MessageOut.of(sent.user_message, None, None),
+            assistant_message=MessageOut.of(sent.assistant_message, status, reason),
+            generation=GenerationOut.of(sent.generation),
+        )
+
+
+class CancelledOut(BaseModel):
+    """The generations that were stopped; empty when nothing ran."""
+
+    items: list[GenerationOut]
+
+
+class ModelOut(BaseModel):
+    """`is_ready`: a worker can serve it now."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    context_length: int
+    max_output_tokens: int
+    is_default: bool
+    is_ready: bool
+
+
+class ModelsOut(BaseModel):
+    items: list[ModelOut]

@@ -1,0 +1,7 @@
+"""The inference app."""
+
+from django.apps import AppConfig
+
+
+class InferenceConfig(AppConfig):
+    name = "inference"

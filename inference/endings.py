@@ -1,0 +1,148 @@
+"""How a generation ends: one transaction for status, text, message and ledger, whoever ends it."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from billing import operations as billing
+from billing.operations import Usage
+from billing.pricing import Prices
+from inference import relay, token_log
+from inference.models import Generation
+from inference.protocol import Entry, Notice
+from inference.rows import row_of
+from inference.signals import generation_finished
+
+log = logging.getLogger(__name__)
+Status = Generation.Status
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a generation ended and what it produced; `frames` is the length of its token log."""
+
+    status: str
+    finish_reason: str
+    text: str = ""
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    frames: int = 0
+    error_code: str = ""
+    error_message: str = ""
+
+
+def failed(code: str, message: str, ending: Ending) -> Ending:
+    """`ending` as a failure that says what happened; what was produced stays."""
+    return replace(ending, status=Status.FAILED, finish_reason="error", error_code=code, error_message=message)
+
+
+def end(generation: Generation, expected: str, ending: Ending) -> bool:
+    """End a generation that is still `expected` in the attempt that was read; False when someone else won.
+
+    If the transaction raises for a reason other than the connection (a receiver's bug, text the database
+    refuses), it is repeated as FAILED(internal) with its ledger entry and without the receiver, so that no
+    generation stays open and none goes unbooked. The end is announced after commit.
+    """
+    try:
+        is_ours = _end_in_transaction(generation, expected, ending, with_receiver=True)
+    except Exception:
+        if not connection.is_usable():
+            raise
+        log.exception("ending %s failed; ending it as an internal error", generation.pk)
+        ending = failed("internal", "The answer could not be stored.", replace(ending, text=""))
+        is_ours = _end_in_transaction(generation, expected, ending, with_receiver=False)
+    if is_ours:
+        transaction.on_commit(lambda: _announce(generation))
+    return is_ours
+
+
+def _end_in_transaction(generation: Generation, expected: str, ending: Ending, *, with_receiver: bool) -> bool:
+    facts = dict(ending.__dict__)
+    with transaction.atomic():
+        rows: QuerySet[Generation] = Generation.objects.filter(
+            pk=generation.pk, status=expected, attempt=generation.attempt
+        )
+        if not rows.update(**facts, finished_at=Now(), lease_until=None):
+            return False
+        for name, value in facts.items():
+            setattr(generation, name, value)
+        if with_receiver:
+            generation_finished.send(Generation, generation=generation)
+        billing.book(
+            generation_id=generation.pk,
+            user_id=generation.user_id,
+            organization_id=generation.organization_id,
+            api_key_id=generation.api_key_id,
+            model=generation.model_id,
+            purpose=generation.purpose,
+            prices=_prices(generation),
+            usage=usage_of(generation),
+            finish_reason=ending.finish_reason,
+        )
+        if generation.started_at is not None:
+            _count_served(generation)
+    return True
+
+
+def usage_of(generation: Generation) -> Usage:
+    """What is charged: the prompt once it was started, and every token produced."""
+    if generation.started_at is None:
+        return Usage(0, 0, 0)
+    return Usage(generation.prompt_tokens, generation.cached_tokens, generation.completion_tokens)
+
+
+def _prices(generation: Generation) -> Prices:
+    model = generation.model
+    return Prices(model.price_prompt_micro, model.price_completion_micro)
+
+
+def _count_served(generation: Generation) -> None:
+    """Add to the user's virtual token counter: input and output tokens, equally weighted."""
+    tokens = generation.prompt_tokens + generation.completion_tokens
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO inference_served (user_id, model_id, tokens) VALUES (%s, %s, %s)"
+            " ON CONFLICT (user_id, model_id) DO UPDATE SET tokens = inference_served.tokens + EXCLUDED.tokens",
+            [generation.user_id, generation.model_id, tokens],
+        )
+
+
+def _announce(generation: Generation) -> None:
+    event = row_of(generation).terminal_event()
+    relay.call(relay.end(Notice(generation.pk, event.seq, event.kind, event.data)))
+    billing.release(user_id=generation.user_id, generation_id=generation.pk)
+
+
+def end_waiting(generation: Generation, *, status: str, finish_reason: str, code: str = "", message: str = "") -> bool:
+    """End a waiting row as it was read, keeping what earlier attempts showed; False when someone else won."""
+    entries = _fence(generation.pk, generation.attempt + 1) if generation.attempt > 1 else []
+    return end(
+        generation,
+        Status.WAITING,
+        Ending(
+            status=status,
+            finish_reason=finish_reason,
+            text="".join(entry.text for entry in entries),
+            completion_tokens=sum(len(entry.token_ids) for entry in entries) or generation.completion_tokens,
+            cached_tokens=generation.cached_tokens,
+            frames=len(entries),
+            error_code=code,
+            error_message=message,
+        ),
+    )
+
+
+def _fence(generation_id: UUID, attempt: int) -> Sequence[Entry]:
+    """What the log holds, closed to every earlier attempt. Raises nothing: without a log the counts remain."""
+    entries: list[Entry] = []
+
+    async def open_log() -> None:
+        entries.extend((await token_log.open_log(generation_id, attempt)).entries)
+
+    relay.call(open_log())
+    return entries

@@ -1,0 +1,348 @@
+"""EngineHost: owns an engine's slots; claims, runs, publishes, renews, reaps, drains.
+
+Three kinds of threads meet here. The loop thread runs the engine, the publisher and all generations. Celery's
+pool threads carry one generation each: claim (database), wait for the loop, finish (database); while they wait
+they hold no connection. The keeper thread renews leases once a second, reaps, and looks for lost tickets.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from inference import claims, relay, token_log
+from inference.endings import Ending, failed
+from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
+from inference.keeper import Keeper
+from inference.live import Live
+from inference.models import Generation, Worker
+from inference.protocol import Cancel, Message, Notice
+from inference.publisher import Publisher
+from inference.scheduling import Capacity, Running
+from inference.token_log import StaleAttempt
+
+log = logging.getLogger(__name__)
+Status = Generation.Status
+T = TypeVar("T")
+
+WARM = 512  # conversations remembered as having a warm prefix
+SETTLE_S = 10.0
+ENGINE_DIED = 75  # exit status; any supervisor restarts it
+
+
+class EngineHost:
+    """One per GPU worker process."""
+
+    def __init__(self, engine: Engine, *, model: str, name: str) -> None:
+        self.engine = engine
+        self.worker = Worker(
+            id=uuid.uuid4(),
+            name=name,
+            model_id=model,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=Worker.State.STARTING,
+            slots=engine.slots,
+            lease_until=timezone.now(),
+        )
+        self.live: dict[UUID, Live] = {}
+        self.publisher = Publisher(self.live, self.may_publish)
+        self.keeper = Keeper(self)
+        self.reserved: dict[int, float] = {}
+        self.is_draining = False
+        self._claiming = threading.Lock()
+        self._running: dict[UUID, Running] = {}
+        self._starts = 0
+        self._warm: OrderedDict[UUID, None] = OrderedDict()
+        self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
+        self._loop = asyncio.new_event_loop()
+        self._helpers: list[asyncio.Task[None]] = []
+        self._idle = threading.Event()
+        self._idle.set()
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the engine and begin to serve; returns when ready. Raises EngineDead."""
+        threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
+        self.worker.channel = self._call(relay.new_channel("worker")).result()
+        claims.register(self.worker)
+        close_old_connections()
+        self.keeper.start()
+        try:
+            self._call(self._start()).result()
+        except EngineDead:
+            self.keeper.stop()
+            claims.retire(self.worker)
+            raise
+        self.worker.engine_pid = self.engine.pid()
+        self.worker.kv_tokens = self.engine.kv_tokens
+        self.worker.state = Worker.State.READY
+        claims.announce_ready(self.worker)
+        close_old_connections()
+
+    async def _start(self) -> None:
+        await self.engine.start()
+        self._helpers = [
+            asyncio.create_task(relay.listen(self.worker.channel, self._receive)),
+            asyncio.create_task(self.publisher.run()),
+            asyncio.create_task(self._watch()),
+        ]
+
+    def drain(self) -> None:
+        """Take nothing new, let what runs end for DRAIN seconds, hand the rest back, free the engine."""
+        self.is_draining = True
+        self.worker.state = Worker.State.DRAINING
+        if not self._idle.wait(settings.DRAIN_S):
+            log.info("handing back %d generations", len(self._running))
+            self._loop.call_soon_threadsafe(self._cancel_all)
+            self._idle.wait(settings.DRAIN_S)
+        self.keeper.stop()
+        self._call(self._stop()).result()
+        claims.retire(self.worker)
+        close_old_connections()
+
+    async def _stop(self) -> None:
+        for helper in self._helpers:
+            helper.cancel()
+        await asyncio.gather(*self._helpers, return_exceptions=True)
+        await self.engine.stop()
+
+    def _cancel_all(self) -> None:
+        for live in self.live.values():
+            if live.task is not None:
+                live.task.cancel()
+
+    async def _watch(self) -> None:
+        """Once the engine is dead this process cannot serve: give its rows to others and leave."""
+        while True:
+            try:
+                await self.engine.check()
+            except EngineDead as error:
+                log.error("engine died: %s", error)
+                threading.Thread(target=self._leave, name="leave").start()
+                return
+            await asyncio.sleep(0.25)
+
+    def _leave(self) -> None:
+        self.is_draining = True
+        with self._claiming:
+            aboard = [live.generation for live in self.live.values()]
+            try:
+                claims.hand_back(self.worker, aboard, engine_died=True)
+                claims.retire(self.worker)
+            except (OperationalError, InterfaceError) as error:
+                log.error("not handed back (leases will lapse): %s", error)
+            finally:
+                logging.shutdown()
+                os._exit(ENGINE_DIED)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    # -- one generation: in a pool thread ------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Claim and run until nothing may start here: what a ticket does."""
+        while (live := self._claim()) is not None:
+            try:
+                ending = self._call(self._run(live)).result()
+                self._conclude(live, ending)
+            finally:
+                self._forget(live)
+
+    def _claim(self) -> Live | None:
+        with self._claiming:
+            if self.is_draining or self.worker.state != Worker.State.READY or not self.keeper.lease_holds():
+                return None
+            capacity = Capacity(self.engine.slots, self.engine.kv_tokens, self.reserved)
+            if len(self._running) >= capacity.slots:
+                return None
+            try:
+                generation = claims.claim(
+                    self.worker, list(self._running.values()), capacity, frozenset(self._warm), self._starts
+                )
+            except (OperationalError, InterfaceError) as error:
+                log.warning("claim: %s", error)
+                return None
+            finally:
+                close_old_connections()
+            if generation is None:
+                return None
+            self._starts += 1
+            return self._register(generation)
+
+    def _register(self, generation: Generation) -> Live:
+        live = Live(generation)
+        tokens = generation.prompt_tokens + generation.grant
+        self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
+        self.live[generation.pk] = live
+        self._idle.clear()
+        if generation.affinity is not None:
+            self._warm[generation.affinity] = None
+            self._warm.move_to_end(generation.affinity)
+            if len(self._warm) > WARM:
+                self._warm.popitem(last=False)
+        return live
+
+    def _conclude(self, live: Live, ending: Ending | None) -> None:
+        """Write the end into the row, or hand it back; while the database is away, the keeper says when to retry."""
+        while not live.is_stale:
+            try:
+                if ending is None:
+                    claims.hand_back(self.worker, [live.generation])
+                elif not claims.finish(live.generation, ending):
+                    log.info("%s ended elsewhere", live.generation.pk)
+                return
+            except (OperationalError, InterfaceError) as error:
+                log.warning("finish of %s waits for the database: %s", live.generation.pk, error)
+            finally:
+                close_old_connections()
+            if not self.keeper.wait_for_renewal():
+                log.error("%s not finished; its lease will lapse", live.generation.pk)
+                return
+
+    def _forget(self, live: Live) -> None:
+        self.live.pop(live.generation.pk, None)
+        self._running.pop(live.generation.pk, None)
+        if not self._running:
+            self._idle.set()
+
+    # -- one generation: on the loop ---------------------------------------------------------------------
+
+    async def _run(self, live: Live) -> Ending | None:
+        """From the claimed row to how it ended; None when another worker is to go on, or does already."""
+        live.task = asyncio.ensure_future(self._generate(live))
+        if live.generation.pk in self._early_cancels:
+            self.cancel(live.generation.pk)
+        try:
+            return await live.task
+        except asyncio.CancelledError:
+            await self._settle(live)
+            return live.ending(Status.CANCELLED, "cancelled") if live.is_cancelled else None
+        except StaleAttempt:
+            live.is_stale = True
+            return None
+        except EngineFailed as error:
+            log.warning("generation %s failed: %s", live.generation.pk, error)
+            await self._settle(live)
+            message = "The model could not finish this answer."
+            return failed("engine_failed", message, live.ending(Status.FAILED, "error"))
+        except EngineDead:
+            # _watch sees it too: it hands the row back and ends this process.
+            await asyncio.get_running_loop().create_future()
+            return None
+
+    async def _settle(self, live: Live) -> None:
+        """Wait until the log holds everything; for so long that a reader would rather have it from the row."""
+        self.publisher.wake(live)
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await live.settled()
+        except TimeoutError:
+            log.warning("%s ends before its log is whole", live.generation.pk)
+
+    async def _generate(self, live: Live) -> Ending:
+        generation = live.generation
+        opened = await self._open(live)
+        sampling = Sampling.from_json(generation.sampling)
+        detokenizer = self.engine.detokenizer(live.prompt_ids, sampling.stop)
+        emitted = live.resume(opened.entries, detokenizer)
+        await self._announce(generation, len(opened.entries), opened.viewers)
+        if live.finish is None:
+            await self._stream(live, detokenizer, emitted, sampling)
+        await self._settle(live)
+        assert live.finish is not None
+        return live.ending(Status.FINISHED, live.finish)
+
+    async def _open(self, live: Live) -> token_log.Opened:
+        """Fence earlier attempts; while the log's store is away, wait for it."""
+        while True:
+            try:
+                return await token_log.open_log(live.generation.pk, live.generation.attempt)
+            except (RedisError, OSError) as error:
+                log.warning("log of %s cannot be opened: %s", live.generation.pk, error)
+                await asyncio.sleep(settings.FRAME_S * 10)
+
+    async def _stream(self, live: Live, detokenizer: Any, emitted: list[int], sampling: Sampling) -> None:
+        generation = live.generation
+        left = generation.grant - len(emitted)
+        if left < 1:
+            live.mark_finished("length")  # died between its last token and the finish mark
+            return
+        prompt = Prompt(
+            request_id=f"{generation.pk}-{generation.attempt}",
+            token_ids=(*live.prompt_ids, *emitted),
+            max_tokens=left,
+            cache_salt=cache_salt(generation.organization_id),
+            sampling=sampling,
+            emitted=len(emitted),
+        )
+        async with aclosing(self.engine.generate(prompt)) as chunks:
+            async for chunk in chunks:
+                reason = live.add(chunk, detokenizer)
+                if reason is not None:
+                    live.mark_finished(reason)
+                self.publisher.wake(live)
+                if reason is not None:
+                    return
+        raise EngineFailed("the engine ended without a finish reason")
+
+    async def _announce(self, generation: Generation, seq: int, viewers: list[str]) -> None:
+        if generation.attempt > 1:
+            await relay.notify(Notice(generation.pk, seq, "status", {"moved": True}), viewers)
+        else:
+            await relay.notify(Notice(generation.pk, seq, "started", {"model": generation.model_id}), viewers)
+
+    def may_publish(self) -> bool:
+        """False while this worker's own lease is overdue: another may have taken over."""
+        return self.keeper.lease_holds()
+
+    # -- cancelling -----------------------------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> None:
+        if isinstance(message, Cancel):
+            self.cancel(message.generation)
+
+    def cancel(self, generation: UUID) -> None:
+        """Abort it in the engine; on the loop thread. One that is not here yet is remembered."""
+        live = self.live.get(generation)
+        if live is None or live.task is None:
+            self._early_cancels[generation] = None
+            if len(self._early_cancels) > 1000:
+                self._early_cancels.popitem(last=False)
+        elif not live.is_cancelled:
+            live.is_cancelled = True
+            live.task.cancel()
+
+    def on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Run a callback on the loop thread, soon."""
+        self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def lose(self, generation: UUID) -> None:
+        """Another worker owns it now: stop at once, say nothing; on the loop thread."""
+        live = self.live.get(generation)
+        if live is not None:
+            live.appended(-1)
+            if live.task is not None:
+                live.task.cancel()
+
+
+def cache_salt(organization_id: UUID) -> str:
+    """Separates tenants in the prefix cache; cannot be guessed or chosen by a caller."""
+    return hmac.new(settings.SECRET_KEY.encode(), organization_id.bytes, hashlib.sha256).hexdigest()

@@ -1,0 +1,92 @@
+"""The keeper of a worker: once a second it renews leases, takes over what dead workers left, and finds lost tickets."""
+
+import logging
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections
+
+from inference import claims
+from inference.models import Worker
+from inference.tickets import send_tickets
+
+if TYPE_CHECKING:
+    from inference.host import EngineHost
+
+log = logging.getLogger(__name__)
+
+STEP_S = 1.0
+
+
+class Keeper:
+    """A thread beside the host. Its failures are logged and tried again: leases say what they mean."""
+
+    def __init__(self, host: "EngineHost") -> None:
+        self._host = host
+        self._stopping = threading.Event()
+        self._renewed = threading.Condition()
+        self._renewed_at = 0.0
+        self._reachable_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No renewal follows the return of this call."""
+        self._stopping.set()
+        with self._renewed:
+            self._renewed.notify_all()
+        self._thread.join()
+
+    def lease_holds(self) -> bool:
+        """Whether the last renewal is younger than a lease: nobody else may have taken over."""
+        return monotonic() < self._renewed_at + settings.LEASE_S
+
+    def wait_for_renewal(self) -> bool:
+        """Block until the database answers the next renewal; False when the keeper stops."""
+        with self._renewed:
+            if not self._stopping.is_set():
+                self._renewed.wait()
+        return not self._stopping.is_set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began = monotonic()
+            try:
+                self._step(began)
+            except (OperationalError, InterfaceError) as error:
+                self._reachable_since = None
+                log.warning("database out of reach: %s", error)
+            except Exception:
+                log.exception("keeper step failed")
+            finally:
+                close_old_connections()
+            self._stopping.wait(max(0.05, STEP_S - (monotonic() - began)))
+
+    def _step(self, began: float) -> None:
+        host = self._host
+        progress = {pk: live.progress() for pk, live in list(host.live.items())}
+        renewed = claims.renew(host.worker, progress, host.engine.load())
+        self._reachable_since = self._reachable_since or began
+        self._renewed_at = began
+        with self._renewed:
+            self._renewed.notify_all()
+        for pk in renewed.cancelled:
+            host.on_loop(host.cancel, pk)
+        for pk in progress.keys() - renewed.kept:
+            # Ended meanwhile by our own thread, or taken by someone else.
+            host.on_loop(host.lose, pk)
+        if began - self._reachable_since > settings.LEASE_S:
+            claims.reap()
+        host.reserved = claims.reserved_shares()
+        if host.worker.state == Worker.State.READY and not host.is_draining:
+            self._send_tickets()
+
+    def _send_tickets(self) -> None:
+        host = self._host
+        free = host.engine.slots - len(host.live)
+        if free > 0 and (stale := claims.stale_waiting(host.worker.model_id, STEP_S)):
+            send_tickets(host.worker.model_id, min(free, stale))

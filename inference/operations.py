@@ -1,0 +1,155 @@
+"""Acts on generations from the web's side: admit, submit, cancel. A worker's are in inference.claims."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+
+from billing import operations as billing
+from billing.errors import Refusal
+from billing.operations import Principal
+from inference import relay
+from inference.endings import end_waiting
+from inference.engine import Sampling
+from inference.models import Generation, ServedModel, Worker
+from inference.scheduling import may_queue
+from inference.tickets import send_tickets
+
+Status = Generation.Status
+
+
+def register_model(*, name: str, engine: str, context_length: int) -> ServedModel:
+    """Make a model known, or bring its facts up to date; the first one becomes the default."""
+    facts = {"engine": engine, "context_length": context_length, "max_output_tokens": context_length}
+    model, is_new = ServedModel.objects.update_or_create(name=name, defaults=facts)
+    if is_new and not ServedModel.objects.filter(is_default=True).exists():
+        ServedModel.objects.filter(pk=name).update(is_default=True)
+    return model
+
+
+def find_model(name: str | None) -> ServedModel:
+    """The enabled model of that name. Without a name: the default one, or another while that has no worker.
+
+    Raises Refusal (model_not_found).
+    """
+    enabled = ServedModel.objects.filter(is_enabled=True)
+    if name is None:
+        is_served = Exists(Worker.objects.filter(model=OuterRef("pk"), lease_until__gt=Now()))
+        enabled = enabled.order_by(is_served.desc(), "-is_default", "name")
+    else:
+        enabled = enabled.filter(name=name)
+    model = enabled.first()
+    if model is None:
+        raise Refusal("model_not_found", f"There is no model {name or ''!r}.", status=404, param="model")
+    return model
+
+
+def has_worker(model: str, within_s: float = 0) -> bool:
+    """Whether a worker of this model lives, or lived at some time within the last `within_s` seconds."""
+    return Worker.objects.filter(model_id=model, lease_until__gt=Now() - timedelta(seconds=within_s)).exists()
+
+
+@contextmanager
+def admitted(
+    *,
+    principal: Principal,
+    model: ServedModel,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    asked: int | None,
+    affinity: UUID | None = None,
+    client_key: str | None = None,
+    purpose: str = "chat",
+    generation_id: UUID | None = None,
+) -> Iterator[Generation]:
+    """Reserve queue room, a place and tokens, and yield the generation to submit in a short transaction.
+
+    No transaction may be open yet. If the block raises, the reservation is given back. Raises Refusal
+    (context_exceeded, queue_full, and those of billing.admit).
+    """
+    user = principal.user
+    room = min(model.context_length - len(prompt_ids), model.max_output_tokens)
+    if room < 1:
+        raise context_exceeded(len(prompt_ids), model.context_length)
+    _check_queue(model)
+    generation_id = generation_id or uuid.uuid4()
+    allowed = billing.admit(
+        generation_id=generation_id, user=user, prompt_tokens=len(prompt_ids), room=room, asked=asked
+    )
+    try:
+        yield Generation(
+            id=generation_id,
+            model=model,
+            user=user,
+            organization_id=user.organization_id,
+            api_key_id=principal.api_key_id,
+            affinity=affinity,
+            client_key=client_key,
+            purpose=purpose,
+            prompt=Generation.pack(prompt_ids),
+            prompt_tokens=len(prompt_ids),
+            sampling=sampling.to_json(),
+            grant=allowed.granted_tokens,
+            asked=room if asked is None else min(asked, room),
+            band=user.plan.band,
+        )
+    except BaseException:
+        billing.release(user_id=user.pk, generation_id=generation_id)
+        raise
+
+
+def context_exceeded(tokens: int, limit: int) -> Refusal:
+    """A prompt that leaves no room for an answer."""
+    return Refusal(
+        "context_length_exceeded",
+        f"This is {tokens:,} tokens long; the model reads at most {limit:,}, answer included.",
+        param="messages",
+        tokens=tokens,
+        limit=limit,
+    )
+
+
+def _check_queue(model: ServedModel) -> None:
+    waiting = Generation.objects.filter(model=model, status=Status.WAITING)[: settings.QUEUE_DEPTH].count()
+    if not may_queue(waiting, settings.QUEUE_DEPTH):
+        raise Refusal(
+            "queue_full", "Too many requests wait for this model; try again shortly.", status=429, retry_after=10
+        )
+
+
+def submit(generation: Generation) -> None:
+    """Insert an admitted generation, inside the caller's transaction; a worker is called on commit.
+
+    Raises IntegrityError when this user has used its client_key before.
+    """
+    generation.save(force_insert=True)
+    transaction.on_commit(lambda: send_tickets(generation.model_id))
+
+
+def cancel(*, generation: Generation) -> Generation:
+    """End a generation early; idempotent, and harmless once it has ended. Returns it refreshed.
+
+    A waiting one ends here. A running one is flagged and its worker told; it ends when the worker says so,
+    normally within one engine step.
+    """
+    rows = Generation.objects.filter(pk=generation.pk)
+    if not _cancel_waiting(generation.pk):
+        flagged = rows.filter(status=Status.RUNNING).update(cancel_requested=True)
+        # Handed back or reaped in between: it waits again.
+        if flagged or not _cancel_waiting(generation.pk):
+            channel = rows.filter(status=Status.RUNNING).values_list("worker__channel", flat=True).first()
+            if channel:
+                transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation.pk)))
+    generation.refresh_from_db()
+    return generation
+
+
+def _cancel_waiting(generation_id: UUID) -> bool:
+    found = Generation.objects.filter(pk=generation_id, status=Status.WAITING).first()
+    return found is not None and end_waiting(found, status=Status.CANCELLED, finish_reason="cancelled")

@@ -1,0 +1,191 @@
+"""One reader of one generation: what was pushed to it, repaired from the log, ended by the row."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from time import monotonic
+from uuid import UUID
+
+from channels.db import database_sync_to_async
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from billing.errors import not_found, unavailable
+from inference import token_log
+from inference.protocol import Event, EventKind, Frame, Notice
+from inference.rows import Row, kept_text, look, queue_places
+
+log = logging.getLogger(__name__)
+
+
+class Reader:
+    """One reader of one generation: what was pushed and not yet taken, in a bounded buffer.
+
+    A gap, or a reader so slow that its buffer is full, empties the buffer: the rest is read from the log, as one
+    piece, when the reader comes back.
+    """
+
+    def __init__(self, generation: UUID) -> None:
+        self.generation = generation
+        self.seq = 0  # what the reader holds, once the buffer is taken
+        self.heard_at = monotonic()
+        self._buffer: deque[Frame | Event] = deque()
+        self._bytes = 0
+        self._has_gap = False
+        self._is_lost = False  # the reader must be given the whole text again
+        self._terminal: Event | None = None
+        self._wake = asyncio.Event()
+        self._last_place: tuple[object, ...] = ()
+
+    def offer(self, message: Frame | Notice) -> None:
+        """A pushed message; what the reader holds already is ignored."""
+        self.heard_at = monotonic()
+        if isinstance(message, Notice):
+            event = Event(message.kind, message.generation, message.seq, message.data)
+            if event.is_terminal:
+                self.finish(event)
+            else:
+                self._buffer.append(event)
+        elif message.seq > self.seq and not self._has_gap:
+            size = len(message.text)
+            if message.seq > self.seq + 1 or self._bytes + size > settings.STREAM_BUFFER_BYTES:
+                self.mark_gap()
+            else:
+                self.seq = message.seq
+                self._bytes += size
+                self._buffer.append(message)
+        self._wake.set()
+
+    def mark_gap(self) -> None:
+        """Something is missing: forget the frames in the buffer and read the log instead."""
+        frames = [item.seq for item in self._buffer if isinstance(item, Frame)]
+        if frames:
+            self.seq = frames[0] - 1
+        self._buffer = deque(item for item in self._buffer if isinstance(item, Event))
+        self._bytes = 0
+        self._has_gap = True
+        self._wake.set()
+
+    def finish(self, event: Event) -> None:
+        """The generation ended: `event` is delivered once the text is whole."""
+        self._terminal = self._terminal or event
+        if self.seq < event.seq:
+            self.mark_gap()
+        self._wake.set()
+
+    def place(self, **data: object) -> None:
+        """Where it waits; told again only when it changed."""
+        if tuple(data.items()) != self._last_place:
+            self._last_place = tuple(data.items())
+            self._buffer.append(Event("queued", self.generation, self.seq, data))
+            self._wake.set()
+
+    async def events(self, after: int = 0, *, is_new: bool = False) -> AsyncGenerator[Event, None]:
+        """Events from `after` on, ending with `done` or `error`.
+
+        `is_new`: the generation was made after this reader joined, so there is nothing to catch up with.
+        """
+        if not is_new:
+            async for event in self._begin(after):
+                yield event
+        while True:
+            if self._has_gap and (missing := await self._catch_up()) is not None:
+                yield missing
+            for event in self._take():
+                yield event
+            if self._terminal is not None and not self._buffer and not self._has_gap:
+                yield Event(self._terminal.kind, self.generation, self.seq, self._terminal.data)
+                return
+            await self._wake.wait()
+            self._wake.clear()
+
+    async def _begin(self, after: int) -> AsyncIterator[Event]:
+        """The same for a first load, a reload and a reconnect: the row, then what the log has beyond `after`."""
+        self.mark_gap()
+        self.seq = after
+        row = (await fetch_rows([self.generation])).get(self.generation)
+        if row is None:
+            raise not_found("generation")
+        try:
+            entries = await token_log.read(self.generation)
+        except RedisError as error:
+            raise unavailable() from error
+        if after > max(len(entries), row.frames):
+            # A position that never was, or whose log the store has lost: begin anew, with the whole text.
+            self.seq = after = 0
+            self._is_lost = True
+        if row.started:
+            yield Event("started", self.generation, after, {"model": row.model})
+        if entries and after == 0:
+            self.seq, self._is_lost, self._has_gap = len(entries), False, False
+            yield Event("snapshot", self.generation, self.seq, {"text": "".join(entry.text for entry in entries)})
+        if row.is_ended:
+            self.finish(row.terminal_event())
+
+    async def _catch_up(self) -> Event | None:
+        """What the log has beyond self.seq, as one event; from the row when the log is gone."""
+        try:
+            entries = await token_log.read(self.generation, self.seq)
+        except RedisError as error:
+            log.warning("log of %s: %s", self.generation, error)
+            self._wake.clear()
+            await self._wake.wait()  # the check once a second wakes it
+            return None
+        end = self._terminal.seq if self._terminal is not None else 0
+        if self.seq + len(entries) < end:
+            self.seq, self._has_gap = end, False
+            return Event("snapshot", self.generation, end, {"text": await fetch_text(self.generation)})
+        if self._is_lost and not entries:
+            return None
+        kind: EventKind = "snapshot" if self._is_lost else "delta"
+        self.seq += len(entries)
+        self._is_lost = self._has_gap = False
+        text = "".join(entry.text for entry in entries)
+        return Event(kind, self.generation, self.seq, {"text": text}) if entries else None
+
+    def _take(self) -> list[Event]:
+        """Empty the buffer; neighbouring frames of one kind become one event."""
+        events: list[Event] = []
+        texts: list[str] = []
+        last: Frame | None = None
+
+        def close() -> None:
+            if last is not None:
+                events.append(Event(last.kind, self.generation, last.seq, {"text": "".join(texts)}))
+
+        while self._buffer:
+            item = self._buffer.popleft()
+            if isinstance(item, Frame) and last is not None and item.kind == last.kind:
+                texts.append(item.text)
+                last = item
+                continue
+            close()
+            last, texts = None, []
+            if isinstance(item, Frame):
+                last, texts = item, [item.text]
+            else:
+                events.append(item)
+        close()
+        self._bytes = 0
+        return events
+
+
+async def fetch_rows(generations: list[UUID]) -> dict[UUID, Row]:
+    """rows.look in its own thread."""
+    rows: dict[UUID, Row] = await database_sync_to_async(look, thread_sensitive=False)(generations)
+    return rows
+
+
+async def fetch_text(generation: UUID) -> str:
+    """rows.kept_text in its own thread."""
+    text: str = await database_sync_to_async(kept_text, thread_sensitive=False)(generation)
+    return text
+
+
+async def fetch_places(generations: list[UUID]) -> dict[UUID, dict[str, object]]:
+    """rows.queue_places in its own thread."""
+    places: dict[UUID, dict[str, object]] = await database_sync_to_async(queue_places, thread_sensitive=False)(
+        generations
+    )
+    return places

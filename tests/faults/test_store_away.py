@@ -1,0 +1,85 @@
+"""Requests while Valkey, or every worker, is away."""
+
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from chatsite.stores import valkey, wait_until_answering
+from inference.models import Worker
+from tests.people import Person
+from tests.site import Site, database_url_of_tests, stopped
+
+CALL = {"model": "echo", "messages": [{"role": "user", "content": "[[n=1 ttft=1]]"}]}
+PATIENCE_S = 8.0
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """(URL, pid) of a Valkey that a test may stop."""
+    store = valkey(tmp_path, durable=False)
+    with (tmp_path / "valkey.log").open("ab") as log:
+        child = subprocess.Popen(store.argv, cwd=store.folder, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until_answering("valkey", store.url, tmp_path / "valkey.log", lambda: child.poll() is None)
+        yield store.url, child.pid
+    finally:
+        child.send_signal(signal.SIGCONT)
+        child.send_signal(store.stop_signal)
+        child.wait(10)
+
+
+@pytest.fixture
+def own_site(db: None, tmp_path: Path, own_valkey: tuple[str, int]) -> Iterator[Site]:
+    with Site(
+        tmp_path, database_url=database_url_of_tests(), redis_url=own_valkey[0], webs=1, environment={"LEASE": "1"}
+    ) as running:
+        yield running
+
+
+@pytest.mark.faults
+def test_requests_end_in_seconds_while_valkey_hangs(
+    own_site: Site, person: Person, own_valkey: tuple[str, int]
+) -> None:
+    http = person.http(own_site.webs[0].url)
+    chat = person.chat()
+    assert http.post("/v1/chat/completions", json=CALL).status_code == 200
+    with stopped(own_valkey[1]):
+        for url, body in (
+            ("/v1/chat/completions", CALL),
+            ("/v1/chat/completions", CALL | {"stream": True}),
+            (f"/api/v1/conversations/{chat}/messages", {"content": "[[n=1 ttft=1]]", "id": str(uuid.uuid4())}),
+        ):
+            began = time.monotonic()
+            answer = http.post(url, json=body)
+            assert time.monotonic() - began < PATIENCE_S
+            assert answer.status_code == 503, answer.text
+            assert 1 <= int(answer.headers["Retry-After"]) <= 60
+            assert answer.json()["error"]["code"] == "unavailable"
+    assert http.post("/v1/chat/completions", json=CALL).status_code == 200
+    assert not person.user.generations.exclude(status="FINISHED").exists()
+
+
+@pytest.mark.faults
+def test_no_worker_is_503_at_once(own_site: Site, person: Person) -> None:
+    own_site.kill(own_site.workers[0])
+    Worker.objects.update(lease_until="2020-01-01T00:00:00Z")  # nobody has been alive for long
+    http = person.http(own_site.webs[0].url)
+    answer = http.post("/v1/chat/completions", json=CALL)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+    chat = person.chat()
+    sent = http.post(f"/api/v1/conversations/{chat}/messages", json={"content": "[[n=1 ttft=1]]"})
+    assert sent.status_code == 202  # people wait, and are told
+    with http.stream("GET", f"/api/v1/conversations/{chat}/stream") as response:
+        queued = next(line for line in response.iter_lines() if line.startswith("data:"))
+    assert '"event":"queued"' in queued and '"workers":"none"' in queued
+    own_site.restart(own_site.workers[0])
+    assert (
+        "event: done" in httpx.get(f"{http.base_url}/api/v1/conversations/{chat}/stream", headers=person.headers).text
+    )

@@ -1,0 +1,178 @@
+"""Claiming, renewing, handing back and reaping: conditional updates, one winner, nothing lost."""
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from billing.models import LedgerEntry
+from inference import claims
+from inference.claims import Progress
+from inference.endings import Ending
+from inference.engine import Load
+from inference.models import Generation, Served, Worker
+from inference.scheduling import Capacity
+
+pytestmark = pytest.mark.django_db
+Status = Generation.Status
+SPACE = Capacity(slots=4, kv_tokens=100_000)
+
+
+def make_worker(model, name="gpu1"):
+    worker = Worker(name=name, model=model, host="here", pid=1, slots=4, state="READY", lease_until=timezone.now())
+    claims.register(worker)
+    return worker
+
+
+def make_generation(user, model, **facts):
+    values = {"prompt": Generation.pack([1, 2, 3]), "prompt_tokens": 3, "grant": 10, "asked": 10} | facts
+    return Generation.objects.create(id=uuid4(), user=user, organization_id=user.organization_id, model=model, **values)
+
+
+def claim(worker, running=()):
+    return claims.claim(worker, running, SPACE, frozenset(), 0)
+
+
+def lapse(generation):
+    Generation.objects.filter(pk=generation.pk).update(lease_until=Now() - timedelta(seconds=1))
+
+
+FINISHED = Ending("FINISHED", "stop", text="hello", completion_tokens=5, frames=2)
+
+
+def test_a_claim_takes_the_oldest_and_gives_it_a_lease(user, echo_model):
+    worker, first = make_worker(echo_model), make_generation(user, echo_model)
+    make_generation(user, echo_model)
+    taken = claim(worker)
+    assert (taken.pk, taken.status, taken.worker_id, taken.prompt_ids) == (first.pk, "RUNNING", worker.pk, (1, 2, 3))
+    assert taken.lease_until > timezone.now()
+    assert taken.started_at is not None
+
+
+def test_two_workers_never_get_the_same_generation(user, echo_model):
+    make_generation(user, echo_model)
+    assert claim(make_worker(echo_model)) is not None
+    assert claim(make_worker(echo_model, "gpu2")) is None
+
+
+def test_a_flagged_generation_is_never_claimed(user, echo_model):
+    make_generation(user, echo_model, cancel_requested=True)
+    assert claim(make_worker(echo_model)) is None
+
+
+def test_another_models_generation_is_left_alone(user, echo_model):
+    make_generation(user, echo_model)
+    other = type(echo_model).objects.create(name="other", context_length=10, max_output_tokens=10)
+    assert claim(make_worker(other)) is None
+
+
+def test_a_finish_writes_row_ledger_and_served_tokens_once(user, echo_model):
+    make_generation(user, echo_model)
+    taken = claim(make_worker(echo_model))
+    assert claims.finish(taken, FINISHED)
+    row = Generation.objects.get(pk=taken.pk)
+    assert (row.status, row.finish_reason, row.completion_tokens, row.text) == ("FINISHED", "stop", 5, "hello")
+    entry = LedgerEntry.objects.get(generation_id=taken.pk)
+    assert (entry.prompt_tokens, entry.completion_tokens, entry.user_id) == (3, 5, user.pk)
+    assert Served.objects.get(user_id=user.pk, model=echo_model).tokens == 8
+    assert not claims.finish(taken, FINISHED)
+    assert LedgerEntry.objects.filter(generation_id=taken.pk).count() == 1
+
+
+def test_money_is_booked_at_the_models_prices(user, echo_model):
+    type(echo_model).objects.filter(pk=echo_model.pk).update(
+        price_prompt_micro=2_000_000, price_completion_micro=10_000_000
+    )
+    make_generation(user, echo_model)
+    claims.finish(claim(make_worker(echo_model)), FINISHED)
+    assert LedgerEntry.objects.get(user_id=user.pk).cost_micro == 3 * 2 + 5 * 10
+
+
+def test_the_finish_of_a_fenced_attempt_is_refused(user, echo_model):
+    make_generation(user, echo_model)
+    old, new = make_worker(echo_model), make_worker(echo_model, "gpu2")
+    first = claim(old)
+    lapse(first)
+    assert claims.reap() == 1
+    second = claim(new)
+    assert (second.pk, second.attempt, second.deaths) == (first.pk, 2, 1)
+    assert not claims.finish(first, FINISHED)
+    assert claims.finish(second, FINISHED)
+
+
+def test_a_renewal_keeps_what_is_ours_and_tells_what_is_to_be_cancelled(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model)
+    make_generation(stranger, echo_model)
+    kept, lost = claim(worker), claim(worker)
+    Generation.objects.filter(pk=kept.pk).update(cancel_requested=True)
+    Generation.objects.filter(pk=lost.pk).update(attempt=2)
+    steps = {kept.pk: Progress(1, 7, 2), lost.pk: Progress(1, 1, 0)}
+    renewed = claims.renew(worker, steps, Load(running=2, kv_usage=0.5))
+    assert (renewed.kept, renewed.cancelled) == ({kept.pk}, {kept.pk})
+    row = Generation.objects.get(pk=kept.pk)
+    assert (row.completion_tokens, row.cached_tokens) == (7, 2)
+    worker.refresh_from_db()
+    assert (worker.running, worker.kv_usage) == (2, 0.5)
+
+
+def test_only_lapsed_leases_are_reaped(user, echo_model):
+    make_generation(user, echo_model)
+    claim(make_worker(echo_model))
+    assert claims.reap() == 0
+
+
+def test_a_reaped_generation_that_was_to_be_cancelled_ends_as_cancelled(user, echo_model):
+    make_generation(user, echo_model)
+    taken = claim(make_worker(echo_model))
+    Generation.objects.filter(pk=taken.pk).update(cancel_requested=True)
+    lapse(taken)
+    claims.reap()
+    row = Generation.objects.get(pk=taken.pk)
+    assert (row.status, row.finish_reason) == ("CANCELLED", "cancelled")
+    assert LedgerEntry.objects.filter(generation_id=taken.pk).exists()
+
+
+def test_a_generation_whose_workers_died_three_times_fails_with_its_ledger_entry(user, echo_model, settings):
+    make_generation(user, echo_model)
+    worker = make_worker(echo_model)
+    for _ in range(settings.MAX_DEATHS):
+        taken = claim(worker)
+        lapse(taken)
+        claims.reap()
+    row = Generation.objects.get(pk=taken.pk)
+    assert (row.status, row.finish_reason, row.error_code) == ("FAILED", "error", "worker_died")
+    assert LedgerEntry.objects.filter(generation_id=taken.pk).count() == 1
+    assert claim(worker) is None
+
+
+def test_what_a_draining_worker_hands_back_goes_on_at_once_without_a_death(user, echo_model):
+    make_generation(user, echo_model)
+    taken = claim(make_worker(echo_model))
+    claims.hand_back(taken.worker, [taken])
+    again = claim(make_worker(echo_model, "gpu2"))
+    assert (again.attempt, again.deaths, again.is_suspect) == (2, 0, False)
+
+
+def test_of_a_dead_engines_generations_each_runs_alone_and_only_a_lone_one_counts_the_death(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model)
+    make_generation(stranger, echo_model)
+    aboard = [claim(worker), claim(worker)]
+    claims.hand_back(worker, aboard, engine_died=True)
+    assert set(Generation.objects.values_list("is_suspect", "deaths")) == {(True, 0)}
+    alone = claim(worker)
+    claims.hand_back(worker, [alone], engine_died=True)
+    assert Generation.objects.get(pk=alone.pk).deaths == 1
+
+
+def test_an_ending_that_cannot_be_stored_is_booked_as_an_internal_error(user, echo_model):
+    make_generation(user, echo_model)
+    taken = claim(make_worker(echo_model))
+    assert claims.finish(taken, replace(FINISHED, text="NUL \0 is refused by PostgreSQL"))
+    row = Generation.objects.get(pk=taken.pk)
+    assert (row.status, row.error_code, row.completion_tokens) == ("FAILED", "internal", 5)
+    assert LedgerEntry.objects.get(generation_id=taken.pk).finish_reason == "error"

@@ -1,0 +1,221 @@
+"""A real site for tests: web processes and echo workers as children, against the stores of the test run."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from django.db import connection
+
+from chatsite.stores import free_port, log_tail, with_parent
+from inference.models import Worker
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+START_S = 60.0
+STOP_S = 25.0
+POLL_S = 0.02
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 15.0) -> None:
+    """Return as soon as `condition()` holds; AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(POLL_S)
+
+
+def database_url_of_tests() -> str:
+    """DATABASE_URL of the database that pytest-django made."""
+    given = urlsplit(os.environ["DATABASE_URL"])
+    return given._replace(path="/" + str(connection.settings_dict["NAME"])).geturl()
+
+
+@dataclass
+class Process:
+    """One child, in a process group of its own."""
+
+    name: str
+    argv: list[str]
+    log: Path
+    popen: "subprocess.Popen[bytes] | None" = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                with_parent(self.argv, "TERM"),
+                cwd=REPOSITORY,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self.popen is not None
+        return self.popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.popen is not None and self.popen.poll() is None
+
+    def stop(self) -> None:
+        """End it and everything it started."""
+        if self.popen is None:
+            return
+        try:
+            self.popen.send_signal(signal.SIGCONT)
+            self.popen.terminate()
+            self.popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.popen.wait()
+
+
+@dataclass
+class Web(Process):
+    """A web process with a port of its own."""
+
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    def answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status < 500
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+class Site:
+    """Web processes and GPU workers with the echo engine; its models must be registered already.
+
+    The processes share `database_url` and `redis_url`; `environment` overrides their settings.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        database_url: str,
+        redis_url: str,
+        webs: int = 2,
+        workers: int = 1,
+        slots: int = 8,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.slots = slots
+        self.environment = {
+            **os.environ,
+            "DATABASE_URL": database_url,
+            "REDIS_URL": redis_url,
+            "DATA_DIR": str(folder),
+            "ENGINE": "echo",
+            "ENGINE_SLOTS": str(slots),
+            "LOG_LEVEL": "INFO",
+            "DRAIN": "1",
+            **(environment or {}),
+        }
+        self.webs = [self._web(i) for i in range(webs)]
+        self.workers = [self._worker(i) for i in range(workers)]
+
+    def _web(self, number: int) -> Web:
+        name, port = f"web{number}", free_port()
+        argv = [sys.executable, "-m", "uvicorn", "chatsite.asgi:application", "--port", str(port)]
+        argv += ["--no-access-log", "--timeout-graceful-shutdown", "1", "--ws", "websockets-sansio"]
+        return Web(name, argv, self.folder / f"{name}.log", environment=self.environment, port=port)
+
+    def _worker(self, number: int) -> Process:
+        name = f"worker{number}-{os.path.basename(self.folder)}"
+        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", str(self.slots)]
+        argv += ["-Q", "gpu.echo", "-n", f"{name}@%h", "--loglevel", "INFO", "--without-mingle", "--without-gossip"]
+        return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
+
+    def __enter__(self) -> Self:
+        try:
+            for process in self.processes:
+                process.start()
+            for process in self.processes:
+                self._wait(process)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.stop()
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.webs, *self.workers]
+
+    def kill(self, process: Process, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal; a deadly one is waited for."""
+        os.kill(process.pid, number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            assert process.popen is not None
+            process.popen.wait(STOP_S)
+
+    def restart(self, process: Process) -> None:
+        """Start a process that has ended, and wait until it serves."""
+        assert not process.is_alive
+        process.start()
+        self._wait(process)
+
+    def row(self, worker: Process) -> Worker:
+        """The worker's row."""
+        return Worker.objects.filter(pid=worker.pid).latest("started_at")
+
+    def _wait(self, process: Process) -> None:
+        def serves() -> bool:
+            if not process.is_alive:
+                raise AssertionError(f"{process.name} ended. Its log ends:\n{log_tail(process.log, 40)}")
+            if isinstance(process, Web):
+                return process.answers()
+            return Worker.objects.filter(pid=process.pid, state=Worker.State.READY).exists()
+
+        try:
+            wait_until(serves, f"{process.name} serves", START_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nIts log ends:\n{log_tail(process.log, 40)}") from None
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process is frozen (SIGSTOP) in the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def raw_request(port: int, request: bytes) -> socket.socket:
+    """A connection on which `request` was sent, for tests that hang up in their own way."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(request)
+    return connection
