@@ -27,13 +27,15 @@ return 1
 @functools.cache
 def store() -> redis.Redis:
     """The counters' connection pool; one per process."""
-    return redis.Redis.from_url(
+    pool = redis.BlockingConnectionPool.from_url(
         settings.REDIS_URLS[0],
         max_connections=settings.REDIS_CONNECTIONS,
+        timeout=settings.REDIS_TIMEOUT_S,
         socket_timeout=settings.REDIS_TIMEOUT_S,
         socket_connect_timeout=settings.REDIS_TIMEOUT_S,
         retry=None,
     )
+    return redis.Redis(connection_pool=pool)
 
 
 def _key(user_id: UUID) -> str:

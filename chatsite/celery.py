@@ -23,8 +23,11 @@ app.conf.beat_schedule = {
 
 
 @celeryd_init.connect
-def _patient_worker(**_: Any) -> None:
-    """A worker waits for its broker; only those who send hints must not."""
+def _prepare_worker(**_: Any) -> None:
+    """A worker waits for its broker, only those who send hints must not; and it needs the secret, for its salts."""
+    from chatsite.checks import require_secret_key
+
+    require_secret_key()
     options = dict(app.conf.broker_transport_options)
     patience = {"socket_timeout": 10, "socket_connect_timeout": 5, "max_retries": None}
     app.conf.broker_transport_options = options | patience

@@ -60,7 +60,7 @@ def _system_user() -> str:
     except KeyError:
         command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            subprocess.run(command, check=True, capture_output=True, text=True, check=False)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or error
             raise StoreFailed(
@@ -118,7 +118,7 @@ def _package_folder(name: str) -> Path:
 
 def _as(user: str | None, argv: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     try:
-        return subprocess.run(argv, cwd=folder, **identity(user), capture_output=True, text=True)
+        return subprocess.run(argv, cwd=folder, **identity(user), capture_output=True, text=True, check=False)
     except PermissionError as error:
         return subprocess.CompletedProcess(argv, 126, "", str(error))
 

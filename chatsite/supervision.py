@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.xmlrpc import SupervisorTransport  # type: ignore[import-untyped]
+from supervisor.xmlrpc import SupervisorTransport
 
 from chatsite.stores import POLL_S, Store, StoreFailed, log_tail, short_folder, with_parent
 

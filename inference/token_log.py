@@ -89,12 +89,15 @@ def stores() -> list["redis.asyncio.Redis"]:
     loop = asyncio.get_running_loop()
     if loop not in _stores:
         _stores[loop] = [
-            redis.asyncio.Redis.from_url(
-                url,
-                max_connections=settings.REDIS_CONNECTIONS,
-                socket_timeout=settings.REDIS_TIMEOUT_S,
-                socket_connect_timeout=settings.REDIS_TIMEOUT_S,
-                retry=None,
+            redis.asyncio.Redis(
+                connection_pool=redis.asyncio.BlockingConnectionPool.from_url(
+                    url,
+                    max_connections=settings.REDIS_CONNECTIONS,
+                    timeout=settings.REDIS_TIMEOUT_S,  # a burst of readers waits its turn instead of failing
+                    socket_timeout=settings.REDIS_TIMEOUT_S,
+                    socket_connect_timeout=settings.REDIS_TIMEOUT_S,
+                    retry=None,
+                )
             )
             for url in settings.REDIS_URLS
         ]

@@ -110,7 +110,7 @@ class Web(Process):
 
 
 class Site:
-    """Web processes and GPU workers with the echo engine; its models must be registered already.
+    """Web processes and GPU workers, with the echo engine by default; the model must be registered already.
 
     The processes share `database_url` and `redis_url`; `environment` overrides their settings.
     """
@@ -124,16 +124,19 @@ class Site:
         webs: int = 2,
         workers: int = 1,
         slots: int = 8,
+        model: str = "echo",
         environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.slots = slots
+        self.model = model
         self.environment = {
             **os.environ,
             "DATABASE_URL": database_url,
             "REDIS_URL": redis_url,
             "DATA_DIR": str(folder),
-            "ENGINE": "echo",
+            "ENGINE": "echo" if model == "echo" else "vllm",
+            "MODEL": model,
             "ENGINE_SLOTS": str(slots),
             "LOG_LEVEL": "INFO",
             "DRAIN": "1",
@@ -151,7 +154,16 @@ class Site:
     def _worker(self, number: int) -> Process:
         name = f"worker{number}-{os.path.basename(self.folder)}"
         argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", str(self.slots)]
-        argv += ["-Q", "gpu.echo", "-n", f"{name}@%h", "--loglevel", "INFO", "--without-mingle", "--without-gossip"]
+        argv += [
+            "-Q",
+            f"gpu.{self.model}",
+            "-n",
+            f"{name}@%h",
+            "--loglevel",
+            "INFO",
+            "--without-mingle",
+            "--without-gossip",
+        ]
         return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
 
     def __enter__(self) -> Self:

@@ -5,17 +5,14 @@ import secrets
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from billing.errors import Refusal
 from billing.models import User
 from billing.operations import create_user
-from chatsite import env
 from chatsite.local_run import say, step
-
-ADMIN_EMAIL = env.text("ADMIN_EMAIL", "", "E-mail of the first administrator; empty: asked for, or admin@localhost")
-ADMIN_PASSWORD = env.text("ADMIN_PASSWORD", "", "Password of the first administrator; empty: asked for, or made up")
 
 
 class Command(BaseCommand):
@@ -35,10 +32,10 @@ class Command(BaseCommand):
 
 def make_administrator() -> None:
     """The first administrator: from the environment, asked for on a terminal, or made up and printed once."""
-    asks = sys.stdin.isatty() and not (ADMIN_EMAIL and ADMIN_PASSWORD)
+    asks = sys.stdin.isatty() and not (settings.ADMIN_EMAIL and settings.ADMIN_PASSWORD)
     while True:
-        email = ADMIN_EMAIL or (_ask_email() if asks else "") or "admin@localhost"
-        given = ADMIN_PASSWORD or (_ask_password() if asks else "")
+        email = settings.ADMIN_EMAIL or (_ask_email() if asks else "") or "admin@localhost"
+        given = settings.ADMIN_PASSWORD or (_ask_password() if asks else "")
         password = given or secrets.token_urlsafe(12)
         try:
             create_user(email=email, password=password, is_superuser=True)
