@@ -60,7 +60,7 @@ def _system_user() -> str:
     except KeyError:
         command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True, check=False)
+            subprocess.run(command, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or error
             raise StoreFailed(
