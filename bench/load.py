@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,7 +85,8 @@ class Damage:
         return bool(self.missing or self.doubled or self.reordered or self.corrupted or self.failed)
 
     def __str__(self) -> str:
-        counts = f"{self.missing} missing, {self.doubled} doubled, {self.reordered} reordered, {self.corrupted} corrupted"
+        names = ("missing", "doubled", "reordered", "corrupted")
+        counts = ", ".join(f"{getattr(self, name)} {name}" for name in names)
         return counts + (f", failed: {dict(self.failed.most_common(3))}" if self.failed else "")
 
 
@@ -106,7 +108,7 @@ def _verify_text(text: str, n: int, damage: Damage) -> None:
     seen = Counter(numbers)
     damage.missing += sum(1 for k in range(n) if k not in seen)
     damage.doubled += sum(count - 1 for count in seen.values())
-    damage.reordered += sum(1 for a, b in zip(numbers, numbers[1:], strict=False) if b < a)
+    damage.reordered += sum(1 for a, b in pairwise(numbers) if b < a)
     damage.corrupted += len(text) - TOKEN_CHARS * len(numbers) + sum(1 for k in seen if k >= n)
 
 

@@ -3,12 +3,14 @@
 import hashlib
 import secrets
 import uuid
+import zoneinfo
 from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import BaseUserManager
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models.functions import Lower
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -76,10 +78,21 @@ class UserManager(BaseUserManager["User"]):
 class User(AbstractBaseUser, PermissionsMixin):
     """A person who chats; belongs to one organization and is on one plan."""
 
+    class Theme(models.TextChoices):
+        SYSTEM = "system", _("Like the system")
+        LIGHT = "light", _("Light")
+        DARK = "dark", _("Dark")
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    email = models.EmailField(unique=True, error_messages={"unique": _("There is an account with this address.")})
+    email = models.EmailField(
+        unique=True,
+        error_messages={"unique": _("There is an account with this address.")},
+        help_text=_("Kept in lower case: addresses that differ in case only are one."),
+    )
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="users")
+    theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
+    time_zone = models.CharField(max_length=64, default="UTC", help_text=_("An IANA name, such as Europe/Zurich."))
     is_active = models.BooleanField(default=True)
     is_staff = models.BooleanField(default=False)
     date_joined = models.DateTimeField(default=timezone.now)
@@ -88,8 +101,26 @@ class User(AbstractBaseUser, PermissionsMixin):
     REQUIRED_FIELDS: ClassVar[list[str]] = []
     objects: ClassVar[UserManager] = UserManager()
 
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=models.Q(email=Lower("email")), name="user_email_lower_case"),
+        ]
+
     def __str__(self) -> str:
         return self.email
+
+    def clean(self) -> None:
+        """Before the checks for uniqueness: forms bring addresses in any case."""
+        self.email = self.email.lower()
+        super().clean()
+
+    @property
+    def zone(self) -> zoneinfo.ZoneInfo:
+        """Their time zone; UTC where this machine does not know it."""
+        try:
+            return zoneinfo.ZoneInfo(self.time_zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+            return zoneinfo.ZoneInfo("UTC")
 
 
 class ApiKey(models.Model):

@@ -1,8 +1,10 @@
 """Acts on accounts, keys, reservations and the ledger."""
 
+import zoneinfo
 from dataclasses import dataclass
 from uuid import UUID
 
+from allauth.account.models import EmailAddress
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -30,15 +32,42 @@ def create_user(*, email: str, password: str, is_superuser: bool = False) -> Use
         validate_password(password)
     except ValidationError as error:
         raise Refusal("weak_password", " ".join(error.messages), param="password") from None
-    user = User(email=email, is_staff=is_superuser, is_superuser=is_superuser, plan=default_plan())
+    user = User(email=email, is_staff=is_superuser, is_superuser=is_superuser)
     user.set_password(password)
+    return enroll(user)
+
+
+def enroll(user: User) -> User:
+    """Save a new user in an organization of their own, on the default plan. Raises Refusal (email_taken)."""
+    user.email, user.plan = user.email.lower(), default_plan()
     try:
         with transaction.atomic():
-            user.organization = Organization.objects.create(name=email)
-            user.save()
+            user.organization = Organization.objects.create(name=user.email)
+            user.save(force_insert=True)
     except IntegrityError:
         raise Refusal("email_taken", "There is an account with this address.", param="email") from None
     return user
+
+
+def set_preferences(*, user: User, theme: str, time_zone: str) -> None:
+    """How the site looks to them. Raises Refusal (invalid_theme, invalid_time_zone)."""
+    if theme not in User.Theme:
+        raise Refusal("invalid_theme", f"theme is one of {', '.join(User.Theme)}.", param="theme")
+    if time_zone not in zoneinfo.available_timezones():
+        raise Refusal("invalid_time_zone", "This time zone is unknown here.", param="time_zone")
+    user.theme, user.time_zone = theme, time_zone
+    user.save(update_fields=["theme", "time_zone"])
+
+
+def set_active(*, user: User, is_active: bool) -> None:
+    """Let an account in, or keep it out: sessions and API keys of an inactive one open nothing."""
+    User.objects.filter(pk=user.pk).update(is_active=is_active)
+    user.is_active = is_active
+
+
+def forget_addresses(*, user: User) -> None:
+    """The account's e-mail address was changed: earlier ones, which allauth keeps, open it no more."""
+    EmailAddress.objects.filter(user=user).exclude(email=user.email).delete()
 
 
 def default_plan() -> Plan:

@@ -30,6 +30,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _websocket(scope: Scope) -> Application:
+    if scope["path"].rstrip("/") == "/ws/user":
+        return consumers.UserConsumer.as_asgi()  # type: ignore[no-any-return]
     found = _CONVERSATION.fullmatch(scope["path"])
     if found and found["root"] == "ws" and found["rest"] is None:
         scope["conversation_id"] = UUID(found["id"])

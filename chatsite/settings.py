@@ -74,6 +74,9 @@ INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "allauth",
+    "allauth.account",
+    "csp",
     "channels",
     "rest_framework",
     "drf_spectacular",
@@ -86,12 +89,16 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "chatsite.middleware.permissions_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "chatsite.middleware.around_views",
 ]
 ROOT_URLCONF = "chatsite.urls"
 ASGI_APPLICATION = "chatsite.asgi.application"
@@ -115,14 +122,21 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
-LOGIN_URL = "/admin/login/"
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [BASE_DIR / "static"]  # static/dist is made by frontend/build.sh
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+# Names with a hash, Django's or esbuild's, never change their content.
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^/static/.+[.-](?:[0-9a-f]{12}|[0-9A-Z]{8})\.\w+$"
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES = env.integer(
     "MAX_BODY_BYTES", 2_000_000, "Largest request body in bytes", minimum=1000
 )
@@ -131,6 +145,53 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+
+# Nothing inline, nothing from elsewhere; 'self' covers our WebSockets. Relaxed per view where needed (chatsite.urls).
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "connect-src": ["'self'"],
+        "object-src": ["'none'"],
+        "base-uri": ["'none'"],
+        "form-action": ["'self'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+# -- accounts (django-allauth) ------------------------------------------------------------------
+
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+SIGNUP_OPEN = env.flag("SIGNUP_OPEN", True, "Anyone may make an account; 0: only the operator, in the admin")
+VERIFY_EMAIL = env.flag("VERIFY_EMAIL", False, "New accounts open once their e-mail address is confirmed")
+ACCOUNT_ADAPTER = "billing.signup.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_EMAIL_VERIFICATION = "mandatory" if VERIFY_EMAIL else "none"
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False  # here; other sessions end, for their hash is the old password's
+ACCOUNT_LOGOUT_REDIRECT_URL = "account_login"
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
+ALLAUTH_TRUSTED_PROXY_COUNT = env.integer(
+    "TRUSTED_PROXIES", 0, "Reverse proxies in front of the site, whose X-Forwarded-For names the client"
+)
+
+EMAIL_HOST = env.text("EMAIL_HOST", "", "SMTP server; empty: e-mail is written to the web processes' log")
+EMAIL_PORT = env.integer("EMAIL_PORT", 587, "Port of the SMTP server; 465 speaks TLS from the start, others STARTTLS")
+EMAIL_HOST_USER = env.text("EMAIL_USER", "", "Login at the SMTP server; empty: none, and no TLS")
+EMAIL_HOST_PASSWORD = env.text("EMAIL_PASSWORD", "", "Password at the SMTP server")
+DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "chatsite@localhost", "Sender of the site's e-mail")
+EMAIL_USE_SSL = bool(EMAIL_HOST_USER) and EMAIL_PORT == 465
+EMAIL_USE_TLS = bool(EMAIL_HOST_USER) and EMAIL_PORT != 465
+EMAIL_TIMEOUT = 10
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
 
 # -- stores -------------------------------------------------------------------------------------
 
@@ -164,6 +225,18 @@ DATABASES = {"default": _database(DATABASE_URL or "postgresql://unset.invalid/un
 
 REDIS_TIMEOUT_S = 2.0  # a store that hangs ends in a refusal, never in a hanging request
 REDIS_CONNECTIONS = env.integer("REDIS_CONNECTIONS", 64, "Connections of one process to each Redis, at most", minimum=8)
+CACHES = {  # allauth's rate limits, which hold over all web processes
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URLS[0] if REDIS_URLS else "redis://unset.invalid",
+        "KEY_PREFIX": "cache",
+        "OPTIONS": {
+            "max_connections": REDIS_CONNECTIONS,
+            "socket_timeout": REDIS_TIMEOUT_S,
+            "socket_connect_timeout": REDIS_TIMEOUT_S,
+        },
+    },
+}
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
@@ -181,7 +254,10 @@ CELERY_BROKER_URL = env.text("BROKER_URL", "", "Celery's broker; empty: the firs
     REDIS_URLS[0] if REDIS_URLS else "redis://unset.invalid"
 )
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_ACKS_LATE = True
+# Acknowledged when taken, and taken only by a worker with a free thread. A ticket is a hint, so nothing is lost; an
+# acknowledgement that outlives its connection ends a Celery 5.7 worker (tests/faults/test_store_away.py).
+CELERY_TASK_ACKS_LATE = False
+CELERY_WORKER_DISABLE_PREFETCH = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True

@@ -12,6 +12,7 @@ from django.utils import timezone
 from billing.errors import Refusal, not_found
 from billing.models import User
 from billing.operations import Principal, release
+from conversations import notices, titles
 from conversations.assembly import Assembled, assemble
 from conversations.models import Conversation, Message
 from inference.engine import Sampling
@@ -181,7 +182,11 @@ def _write(ask: Ask, leaf: UUID | None, prompt: Assembled, generation: Generatio
             submit(generation)
             Message.objects.bulk_create([question, answer] if ask.has_new_message else [answer])
             conversation.updated_at = now + TICK
-            conversation.save(update_fields=["updated_at"])
+            if not conversation.title:
+                conversation.title = titles.first_words(question.content)
+                conversation.title_is_provisional = True
+            conversation.save(update_fields=["updated_at", "title", "title_is_provisional"])
+            notices.tell_chat(conversation, "answering", generation=str(generation.pk))
             return Sent(conversation, question, answer, generation)
     except IntegrityError as error:
         if ask.key and isinstance(error.__cause__, psycopg.errors.UniqueViolation):

@@ -6,11 +6,16 @@ From the client: {"type": "send", "content": …, as POST …/messages}, {"type"
 events follow. {"event": "error"} without a `generation` is the answer to a frame that was refused.
 
 On connecting, the newest generation is followed if it is still open, or in any case if the query names a position
-(?generation=…&last_seq_id=42). A generation that the socket already follows is not followed again.
+(?generation=…&last_seq_id=42). A generation that the socket already follows is not followed again; one that is
+begun elsewhere (another tab) is followed without being asked for.
+
+Beside these, {"event": "chats", "conversation", "change", "title", "generation"?} tells what became of any of the
+person's chats (conversations.notices): hints, each at most once. /ws/user carries nothing but these.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -30,8 +35,10 @@ from conversations.http import Receive, Scope, Send, hop, parse_object, send_jso
 from conversations.operations import Sent
 from conversations.schemas import EditBody, Id, MessageOut, RegenerateBody, SendBody
 from conversations.streams import Found, Position, error_event, find_stream, following, position_of
+from inference import relay
 from inference.models import Generation
 from inference.operations import cancel
+from inference.protocol import News
 
 MAX_FOLLOWED = 8  # generations of one conversation that one socket follows at once
 
@@ -91,42 +98,93 @@ async def refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     await send_json(send_http, refusal.status, refusal.body(), refusal.headers())
 
 
-class ConversationConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
-    """One socket of one conversation. It has no channel of its own: the relay has one per process."""
+class UserConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
+    """One socket of one person: what becomes of their chats. It has no channel: the relay has one per process."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self.base_send = scope, send
-        self.following: dict[UUID, asyncio.Task[None]] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await self.dispatch(await receive())
         except StopConsumer:
             pass
         finally:
-            for task in self.following.values():
+            for task in self.tasks:
                 task.cancel()
-            if self.following:
-                await asyncio.wait(self.following.values())
+            if self.tasks:
+                await asyncio.wait(self.tasks)
 
     async def dispatch(self, message: dict[str, Any]) -> None:
         # Channels would hop to a thread here to close database connections; ours are closed in each hop.
         await getattr(self, get_handler_name(message))(message)
 
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A task that ends with the socket."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
     async def websocket_connect(self, message: dict[str, Any]) -> None:
         try:
-            found = await hop(_open_stream, self.scope)
+            user = await hop(_who, self.scope)
         except Refusal as refusal:
             await refuse(self.scope, self.base_send, refusal)
             raise StopConsumer from None
         await self.accept()
-        if found:
-            self._follow(found)
+        self.start(self.tell_news(user))
 
     async def websocket_disconnect(self, message: dict[str, Any]) -> None:
         raise StopConsumer
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
-        text = message.get("text") or ""
+        """There is nothing to say here."""
+
+    async def tell_news(self, user: UUID) -> None:
+        """Pass on what becomes of this person's chats."""
+        async with relay.subscribed(user) as news:
+            async for item in news:
+                await self.pass_on(item)
+
+    async def pass_on(self, news: News) -> None:
+        await self.send(text_data=to_json({"event": news.kind, **news.data}))
+
+
+class ConversationConsumer(UserConsumer):
+    """One socket of one conversation."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.following: dict[UUID, asyncio.Task[None]] = {}
+        self.followed: deque[UUID] = deque(maxlen=100)
+        self.answering = asyncio.Lock()  # an act is answered before anything is said of what it began
+        await super().__call__(scope, receive, send)
+
+    async def websocket_connect(self, message: dict[str, Any]) -> None:
+        try:
+            user, found = await hop(_open_stream, self.scope)
+        except Refusal as refusal:
+            await refuse(self.scope, self.base_send, refusal)
+            raise StopConsumer from None
+        await self.accept()
+        self.start(self.tell_news(user))
+        if found:
+            self._follow(found)
+
+    async def pass_on(self, news: News) -> None:
+        async with self.answering:
+            await super().pass_on(news)
+            if news.data["change"] != "answering" or news.data["conversation"] != str(self.scope["conversation_id"]):
+                return
+            generation = UUID(news.data["generation"])
+            if generation not in self.followed:
+                self._follow(Found(generation, 0))
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        async with self.answering:
+            await self._receive(message.get("text") or "")
+
+    async def _receive(self, text: str) -> None:
         try:
             if not text or len(text) > settings.MAX_BODY_BYTES:
                 raise Refusal("invalid_frame", f"A frame is text of at most {settings.MAX_BODY_BYTES} characters.")
@@ -155,8 +213,9 @@ class ConversationConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # cha
             return
         if len(self.following) >= MAX_FOLLOWED:
             self.following.pop(next(iter(self.following))).cancel()
-        task = asyncio.create_task(self._send_events(found))
+        task = self.start(self._send_events(found))
         self.following[found.generation] = task
+        self.followed.append(found.generation)
         task.add_done_callback(lambda ended: self._forget(found.generation, ended))
 
     def _forget(self, generation: UUID, task: "asyncio.Task[None]") -> None:
@@ -169,6 +228,8 @@ class ConversationConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # cha
             async with following(found) as events:
                 async for event in events:
                     seq = event.seq
+                    if event.is_terminal:  # whoever has the end may ask for it again at once
+                        self.following.pop(found.generation, None)
                     await self.send(text_data=native_json(event))
         except Refusal as refusal:
             await self.send(text_data=native_json(error_event(refusal, found.generation, seq)))
@@ -177,15 +238,20 @@ class ConversationConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # cha
 # -- the database hops ------------------------------------------------------------------------------
 
 
-def _open_stream(scope: Scope) -> Found | None:
+def _who(scope: Scope) -> UUID:
+    """Who connects. Raises Refusal (401, 403)."""
+    return authenticate(scope).user.pk
+
+
+def _open_stream(scope: Scope) -> tuple[UUID, Found | None]:
     """Who connects, and what they see first. Raises Refusal (401, 403, 404)."""
     principal = authenticate(scope)
     position = position_of(scope)
     found = find_stream(operations.owned(principal.user, scope["conversation_id"]), position)
-    if found is None or position != Position():
-        return found
-    is_open = Generation.objects.filter(pk=found.generation, status__in=Generation.OPEN).exists()
-    return found if is_open else None
+    if found is not None and position == Position():
+        is_open = Generation.objects.filter(pk=found.generation, status__in=Generation.OPEN).exists()
+        found = found if is_open else None
+    return principal.user.pk, found
 
 
 def _act(scope: Scope, frame: dict[str, Any]) -> Found | Begun | None:

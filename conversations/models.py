@@ -12,11 +12,16 @@ from inference.models import Generation
 
 
 class Conversation(models.Model):
-    """A chat of one user. `title` is empty until someone or something names it."""
+    """A chat of one user.
+
+    `title` is empty until the first message, whose first words it then has, provisionally; a model (in the
+    background) or the person gives the one that stays.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="conversations", db_index=False)
     title = models.CharField(max_length=255, blank=True, default="")
+    title_is_provisional = models.BooleanField(default=False, db_default=False)
     model_version = models.CharField(max_length=128)
     system_prompt = models.TextField(blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now, db_default=Now())
@@ -24,7 +29,15 @@ class Conversation(models.Model):
     is_archived = models.BooleanField(default=False)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["user", "-updated_at"], name="conversation_user_updated")]
+        permissions: ClassVar = [("view_content", "Can read what people write")]
+        indexes: ClassVar = [
+            models.Index(fields=["user", "-updated_at"], name="conversation_user_updated"),
+            models.Index(
+                fields=["updated_at"],
+                condition=models.Q(title_is_provisional=True),
+                name="conversation_provisional",
+            ),
+        ]
 
     def __str__(self) -> str:
         return str(self.id)

@@ -7,10 +7,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
 from billing.errors import Refusal, not_found
-from billing.models import User
-from billing.operations import Principal
+from billing.models import Organization, User
+from billing.operations import Principal, set_active
 from billing.text import clean
-from conversations import branches
+from conversations import branches, notices
 from conversations.asking import Ask, Place, Sent, id_taken, locked, request_answer
 from conversations.models import Conversation, Message
 from inference.engine import Sampling
@@ -20,6 +20,7 @@ from inference.operations import cancel, find_model
 __all__ = [
     "Sent",
     "cancel_running",
+    "delete_account",
     "delete_conversation",
     "delete_message",
     "edit",
@@ -63,6 +64,7 @@ def start(
         if found is None:
             raise id_taken() from None
         return found
+    notices.tell_chat(conversation, "created")
     return conversation
 
 
@@ -186,16 +188,24 @@ def update(
     conversation = owned(user, conversation_id)
     if title is not None:
         conversation.title = clean(title, "title", longest=TITLE_LENGTH)
+        conversation.title_is_provisional = False
     if is_archived is not None:
         conversation.is_archived = is_archived
     if model is not None:
         conversation.model_version = _model(model, "model_version").name
     if system_prompt is not None:
         conversation.system_prompt = _system_prompt(system_prompt)
-    fields = {"title": title, "is_archived": is_archived, "model_version": model, "system_prompt": system_prompt}
+    fields = {
+        "title": title,
+        "title_is_provisional": title,
+        "is_archived": is_archived,
+        "model_version": model,
+        "system_prompt": system_prompt,
+    }
     changed = [name for name, value in fields.items() if value is not None]
     if changed:
         user.conversations.filter(pk=conversation.pk).update(**{name: getattr(conversation, name) for name in changed})
+        notices.tell_chat(conversation, "updated" if title is None else "titled")
     return conversation
 
 
@@ -212,6 +222,7 @@ def delete_conversation(*, user: User, conversation_id: UUID) -> None:
         # Before the messages go: a finishing generation locks its row first and then its message, as we do.
         for generation in _running(conversation.messages.all()):
             cancel(generation=generation)
+        notices.tell_chat(conversation, "deleted")
         conversation.delete()
 
 
@@ -226,6 +237,25 @@ def delete_message(*, user: User, conversation_id: UUID, message_id: UUID) -> No
         for generation in _running(messages):
             cancel(generation=generation)
         messages.delete()
+        notices.tell_chat(conversation, "updated")
+
+
+def delete_account(*, user: User) -> None:
+    """Stop what runs, then delete the account with its chats and API keys; what was used stays in the ledger.
+
+    The organization goes with its last member.
+    """
+    set_active(user=user, is_active=False)  # nothing new begins from here on
+    # Before any conversation is locked: a title's end locks its generation first and then the conversation.
+    for generation in Generation.objects.filter(user=user, status__in=Generation.OPEN).defer("prompt", "text"):
+        cancel(generation=generation)
+    with transaction.atomic():
+        chats = [chat.pk for chat in user.conversations.select_for_update().order_by("pk").only("pk")]
+        for generation in _running(Message.objects.filter(conversation__in=chats)):
+            cancel(generation=generation)
+        organization_id = user.organization_id
+        user.delete()
+        Organization.objects.filter(pk=organization_id, members=None).delete()
 
 
 def owned(user: User, conversation_id: UUID) -> Conversation:

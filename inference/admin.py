@@ -1,47 +1,86 @@
 """Operator's pages for models, workers and generations. What people write is not shown."""
 
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
 
-from billing.admin import AdminBase, ReadOnlyAdmin
+from billing.admin import AdminBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
 from inference.models import Generation, ServedModel, Worker
+from inference.operations import cancel, drain_worker
 
 
 @admin.register(ServedModel)
 class ServedModelAdmin(AdminBase):
     list_display = (
         "name", "engine", "is_enabled", "is_default", "context_length", "max_output_tokens", "price_prompt_micro",
-        "price_completion_micro",
+        "price_completion_micro", "workers", "generations",
     )  # fmt: skip
     list_filter = ("engine", "is_enabled")
     search_fields = ("name",)
+    readonly_fields = ("workers", "generations", "created_at")
+
+    @admin.display
+    def workers(self, model: ServedModel) -> str:
+        return list_link(Worker, "workers", model__name__exact=model.pk)
+
+    @admin.display
+    def generations(self, model: ServedModel) -> str:
+        return list_link(Generation, "generations", model__name__exact=model.pk)
 
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
     list_display = (
-        "name",
-        "model",
-        "state",
-        "running",
-        "slots",
-        "kv_usage",
-        "host",
-        "pid",
-        "lease_until",
-        "started_at",
-    )
-    list_filter = ("state", "model")
-    search_fields = ("name", "host")
+        "name", "model_link", "state", "running", "slots", "kv_usage", "host", "pid", "lease_until", "started_at",
+        "jobs",
+    )  # fmt: skip
+    list_filter = ("state", "model", "host")
+    list_select_related = ("model",)
+    search_fields = ("name", "host", "=id")
+    actions = ("drain",)
+
+    @admin.display(description="model", ordering="model")
+    def model_link(self, worker: Worker) -> str:
+        return link(worker.model)
+
+    @admin.display(description="generations")
+    def jobs(self, worker: Worker) -> str:
+        return list_link(Generation, "generations", worker__id__exact=worker.pk)
+
+    @admin.action(description="Drain: end what runs, take nothing new, restart", permissions=["operate"])
+    def drain(self, request: HttpRequest, workers: QuerySet[Worker]) -> None:
+        for worker in workers:
+            drain_worker(worker=worker)
+            self.log_change(request, worker, "Drained.")
+        self.message_user(request, f"{len(workers)} workers are asked to drain.")
 
 
 @admin.register(Generation)
-class GenerationAdmin(ReadOnlyAdmin):
+class GenerationAdmin(OwnedRowsAdmin):
     list_display = (
-        "id", "user", "model", "purpose", "status", "finish_reason", "band", "attempt", "prompt_tokens",
-        "completion_tokens", "worker", "created_at", "started_at", "finished_at", "error_code",
+        "id", "user_link", "model_name", "purpose", "status", "finish_reason", "band", "attempt", "prompt_tokens",
+        "completion_tokens", "worker_link", "created_at", "started_at", "finished_at", "error_code",
     )  # fmt: skip
-    list_filter = ("status", "finish_reason", "model", "purpose", "band")
-    list_select_related = ("user", "worker")
-    search_fields = ("id", "user__email", "user__id", "api_key_id", "affinity")
-    exclude = ("prompt", "text")
+    list_filter = ("status", "finish_reason", "model", "purpose", "band", "created_at")
+    list_select_related = ("worker",)
+    search_fields = ("=id", "user__email", "=user__id", "=api_key_id", "=affinity", "=organization_id")
+    exclude = ("prompt", "text", "user", "worker", "model")
+    readonly_fields = ("user_link", "worker_link", "model_name")
+    date_hierarchy = "created_at"
     show_full_result_count = False
+    actions = ("stop",)
+
+    @admin.display(description="model", ordering="model_id")
+    def model_name(self, generation: Generation) -> str:
+        return generation.model_id
+
+    @admin.display(description="worker")
+    def worker_link(self, generation: Generation) -> str:
+        return link(generation.worker)
+
+    @admin.action(description="Stop: what was produced is kept and charged", permissions=["operate"])
+    def stop(self, request: HttpRequest, generations: QuerySet[Generation]) -> None:
+        for generation in generations:
+            cancel(generation=generation)
+            self.log_change(request, generation, "Stopped.")
+        self.message_user(request, f"{len(generations)} generations are stopped.")

@@ -6,6 +6,7 @@ alone. Raw SQL where one statement must both change rows and return them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -115,7 +116,8 @@ def claim(
             cursor.execute(HEADS, {"model": worker.model_id})
             heads = cursor.fetchall()
         waiting = [
-            Waiting(pk, user, band, tokens, waited, boost, suspect, affinity in warm)
+            # What is ours (a negative band) is never aged: a title must not go before a person.
+            Waiting(pk, user, band, tokens, waited, boost if band >= 0 else inf, suspect, affinity in warm)
             for pk, user, band, tokens, suspect, waited, boost, _, affinity in heads
         ]
         choice = pick(waiting, running, capacity, {head[1]: head[7] for head in heads}, starts)

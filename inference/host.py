@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import logging
 import os
+import signal
 import socket
 import threading
 import uuid
@@ -31,7 +32,7 @@ from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
 from inference.keeper import Keeper
 from inference.live import Live
 from inference.models import Generation, Worker
-from inference.protocol import Cancel, Message, Notice
+from inference.protocol import Cancel, Drain, Message, Notice
 from inference.publisher import Publisher
 from inference.scheduling import Capacity, Running
 from inference.token_log import StaleAttempt
@@ -99,8 +100,8 @@ class EngineHost:
     async def _start(self) -> None:
         await self.engine.start()
         self._helpers = [
-            asyncio.create_task(relay.listen(self.worker.channel, self._receive)),
-            asyncio.create_task(self.publisher.run()),
+            asyncio.create_task(relay.forever(lambda: relay.listen(self.worker.channel, self._receive))),
+            asyncio.create_task(relay.forever(self.publisher.run)),
             asyncio.create_task(self._watch()),
         ]
 
@@ -318,6 +319,10 @@ class EngineHost:
     def _receive(self, message: Message) -> None:
         if isinstance(message, Cancel):
             self.cancel(message.generation)
+        elif isinstance(message, Drain) and message.worker == self.worker.pk:
+            log.info("asked to drain")
+            self.is_draining = True
+            os.kill(os.getpid(), signal.SIGTERM)  # Celery's warm shutdown, which drains this host; see worker.py
 
     def cancel(self, generation: UUID) -> None:
         """Abort it in the engine; on the loop thread. One that is not here yet is remembered."""

@@ -7,12 +7,13 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from billing import operations as billing
 from billing.errors import Refusal
+from billing.models import User
 from billing.operations import Principal
 from inference import relay
 from inference.endings import end_waiting
@@ -22,6 +23,7 @@ from inference.scheduling import may_queue
 from inference.tickets import send_tickets
 
 Status = Generation.Status
+OWN_BAND = -1  # below every plan's
 
 
 def register_model(*, name: str, engine: str, context_length: int) -> ServedModel:
@@ -116,11 +118,15 @@ def context_exceeded(tokens: int, limit: int) -> Refusal:
 
 
 def _check_queue(model: ServedModel) -> None:
-    waiting = Generation.objects.filter(model=model, status=Status.WAITING)[: settings.QUEUE_DEPTH].count()
-    if not may_queue(waiting, settings.QUEUE_DEPTH):
+    if not may_queue(_queued(model), settings.QUEUE_DEPTH):
         raise Refusal(
             "queue_full", "Too many requests wait for this model; try again shortly.", status=429, retry_after=10
         )
+
+
+def _queued(model: ServedModel) -> int:
+    """How many generations wait for a model, counted up to the most that may."""
+    return Generation.objects.filter(model=model, status=Status.WAITING)[: settings.QUEUE_DEPTH].count()
 
 
 def submit(generation: Generation) -> None:
@@ -130,6 +136,47 @@ def submit(generation: Generation) -> None:
     """
     generation.save(force_insert=True)
     transaction.on_commit(lambda: send_tickets(generation.model_id))
+
+
+def submit_own(
+    *, generation_id: UUID, user: User, model: ServedModel, prompt_ids: list[int], sampling: Sampling, grant: int,
+    purpose: str, affinity: UUID,
+) -> bool:  # fmt: skip
+    """Queue a generation of the site's own, such as a title: behind everyone, outside the user's limits, for free.
+
+    `grant`: output tokens. One per user waits or runs at a time. False, and nothing is queued, when there is one,
+    when the prompt does not fit or the queue is full, or when this id was used before.
+    """
+    own = Generation.objects.filter(user=user, status__in=Generation.OPEN).exclude(purpose="chat")
+    is_full = not may_queue(_queued(model), settings.QUEUE_DEPTH)
+    if is_full or own.exists() or len(prompt_ids) + grant > model.context_length:
+        return False
+    generation = Generation(
+        id=generation_id,
+        model=model,
+        user=user,
+        organization_id=user.organization_id,
+        affinity=affinity,
+        purpose=purpose,
+        prompt=Generation.pack(prompt_ids),
+        prompt_tokens=len(prompt_ids),
+        sampling=sampling.to_json(),
+        grant=grant,
+        asked=grant,
+        band=OWN_BAND,
+    )
+    try:
+        with transaction.atomic():
+            submit(generation)
+    except IntegrityError:
+        return False
+    return True
+
+
+def drain_worker(*, worker: Worker) -> None:
+    """Let a worker end what it has and leave; its supervisor starts it anew. A hint: it may be sent again."""
+    if worker.channel and worker.state != Worker.State.GONE:
+        relay.call(relay.drain_worker(worker.channel, worker.pk))
 
 
 def cancel(*, generation: Generation) -> Generation:

@@ -14,6 +14,7 @@ VERSION = 1
 
 FinishReason = Literal["stop", "length", "cancelled", "limit_reached", "content_filter", "tool_calls", "error"]
 EventKind = Literal["queued", "started", "status", "delta", "reasoning", "tool_call", "snapshot", "done", "error"]
+TopicKind = Literal["chats"]
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,30 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class News:
+    """What a web process is pushed for those who subscribe to `topic`, such as a person's id."""
+
+    topic: UUID
+    kind: TopicKind
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Cancel:
     """To a worker: abort this generation; its row says so already."""
 
     generation: UUID
 
 
-Message = Frame | Notice | Cancel
-_CODES: dict[type, str] = {Frame: "f", Notice: "n", Cancel: "c"}
+@dataclass(frozen=True)
+class Drain:
+    """To a worker: take nothing new, end what runs, and leave; its supervisor starts it again."""
+
+    worker: UUID
+
+
+Message = Frame | Notice | News | Cancel | Drain
+_CODES: dict[type, str] = {Frame: "f", Notice: "n", News: "w", Cancel: "c", Drain: "d"}
 
 
 def encode(messages: list[Message]) -> bytes:

@@ -1,6 +1,7 @@
 """The way of an answer from a worker to its readers: token log first, then one push per web process and step.
 
-Workers call publish(), notify() and listen(); web processes call follow() or watching(). A push may be lost:
+Workers call publish(), notify() and listen(); web processes call follow() or watching(). Beside it, tell() and
+subscribed() carry hints about a topic, such as a person's list of chats. A push may be lost:
 readers repair gaps from the log, and once a second whoever heard nothing is checked against log and row, so
 that every reader gets its end. This is the only importer of channels.layers.
 """
@@ -10,7 +11,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -23,12 +24,14 @@ from redis.exceptions import RedisError
 
 from billing.errors import unavailable
 from inference import token_log
-from inference.protocol import Append, Cancel, Event, Frame, Message, Notice, decode, encode
+from inference.protocol import Append, Cancel, Drain, Event, Frame, Message, News, Notice, TopicKind, decode, encode
 from inference.reader import Reader, fetch_places, fetch_rows
+from inference.topics import Subscription
 
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # a reader that heard nothing for this long is checked
+TOPIC_S = 60  # a web process that no longer renews its subscription to a topic is forgotten after this
 
 
 # -- the worker's side -----------------------------------------------------------------------------
@@ -72,6 +75,21 @@ async def tell_worker(channel: str, generation: UUID) -> None:
     await _push({channel: [Cancel(generation)]})
 
 
+async def drain_worker(channel: str, worker: UUID) -> None:
+    """Ask the worker that listens on `channel` to end what it has and leave. A hint."""
+    await _push({channel: [Drain(worker)]})
+
+
+async def tell(topic: UUID, kind: TopicKind, data: dict[str, Any]) -> None:
+    """Tell everyone who subscribes to `topic`, at any web process. A hint."""
+    try:
+        channels = await token_log.viewers(topic)
+    except RedisError as error:
+        log.warning("news of %s not told: %s", topic, error)
+    else:
+        await _push({channel: [News(topic, kind, data)] for channel in channels})
+
+
 async def _push(batches: Mapping[str, list[Message]]) -> None:
     """One message per channel; what cannot be sent in time is dropped."""
     layer = get_channel_layer()
@@ -110,6 +128,16 @@ async def new_channel(prefix: str) -> str:
     return name
 
 
+async def forever(work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` until cancelled: when it fails, that is logged and it starts again."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("a task of the relay failed; it starts again")
+            await asyncio.sleep(CHECK_S)
+
+
 async def listen(channel: str, receive: Callable[[Message], None]) -> None:
     """Hand every message that arrives on `channel` to `receive`; runs until its task is cancelled."""
     layer = get_channel_layer()
@@ -127,6 +155,8 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[UUID, set[Reader]] = {}
+        self._topics: dict[UUID, set[Subscription]] = {}
+        self._subscribed_at = 0.0
         self._channel: asyncio.Future[str] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -135,8 +165,8 @@ class Hub:
         if self._channel is None or (self._channel.done() and self._channel.exception()):
             self._channel = asyncio.ensure_future(new_channel("web"))
             name = await self._channel
-            for work in (listen(name, self._deliver), self._check_forever()):
-                self._tasks.add(asyncio.create_task(work))
+            for work in (lambda: listen(name, self._deliver), self._check_forever):
+                self._tasks.add(asyncio.create_task(forever(work)))
         return await asyncio.shield(self._channel)
 
     async def join(self, reader: Reader) -> None:
@@ -158,15 +188,37 @@ class Hub:
         except RedisError as error:
             log.info("viewer of %s stays: %s", reader.generation, error)
 
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscription; while the store is away it hears nothing, and does once it is back."""
+        self._topics.setdefault(subscription.topic, set()).add(subscription)
+        try:
+            async with asyncio.timeout(settings.REDIS_TIMEOUT_S):
+                await token_log.subscribe([subscription.topic], await self.channel(), TOPIC_S)
+        except (RedisError, TimeoutError, OSError) as error:
+            log.warning("subscription to %s waits: %r", subscription.topic, error)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscription; this process leaves the topic's viewers when their time is up."""
+        subscriptions = self._topics.get(subscription.topic, set())
+        subscriptions.discard(subscription)
+        if not subscriptions:
+            self._topics.pop(subscription.topic, None)
+
     def _deliver(self, message: Message) -> None:
         if isinstance(message, Frame | Notice):
             for reader in self._readers.get(message.generation, ()):
                 reader.offer(message)
+        elif isinstance(message, News):
+            for subscription in self._topics.get(message.topic, ()):
+                subscription.offer(message)
 
     async def _check_forever(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             now = monotonic()
+            if self._topics and now - self._subscribed_at > TOPIC_S / 4:
+                self._subscribed_at = now
+                await self._renew_topics()
             silent = [
                 generation
                 for generation, readers in self._readers.items()
@@ -178,6 +230,12 @@ class Hub:
                 await self._check(silent)
             except (RedisError, DatabaseError, TimeoutError) as error:
                 log.warning("check of %d silent streams: %r", len(silent), error)
+
+    async def _renew_topics(self) -> None:
+        try:
+            await token_log.subscribe(list(self._topics), await self.channel(), TOPIC_S)
+        except (RedisError, OSError) as error:
+            log.warning("subscriptions to %d topics not renewed: %r", len(self._topics), error)
 
     async def _check(self, generations: list[UUID]) -> None:
         lengths = await token_log.watch(generations, await self.channel())
@@ -203,6 +261,17 @@ _hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = weakref.WeakK
 
 def _hub() -> Hub:
     return _hubs.setdefault(asyncio.get_running_loop(), Hub())
+
+
+@asynccontextmanager
+async def subscribed(topic: UUID) -> AsyncIterator[AsyncIterator[News]]:
+    """What `tell` says about a topic, at most once each, while the block runs. Raises nothing for the stores."""
+    subscription, hub = Subscription(topic), _hub()
+    try:
+        await hub.subscribe(subscription)
+        yield subscription.news()
+    finally:
+        hub.unsubscribe(subscription)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
 from billing import counters
+from billing.models import User
 from inference import claims
 from inference.endings import end_waiting
 from inference.models import Generation, Worker
@@ -36,7 +37,11 @@ def expire_unserved() -> int:
     """End what has waited WAIT_WITHOUT_WORKER seconds while no worker of its model lived; returns how many."""
     patience = timedelta(seconds=settings.WAIT_WITHOUT_WORKER_S)
     recent = Worker.objects.filter(model=OuterRef("model"), lease_until__gt=Now() - patience)
-    unserved = Generation.objects.filter(~Exists(recent), status=Status.WAITING, created_at__lt=Now() - patience)
+    # Nobody claims what a deleted account was about to ask.
+    is_orphan = ~Exists(User.objects.filter(pk=OuterRef("user_id")))
+    unserved = Generation.objects.filter(
+        ~Exists(recent) | is_orphan, status=Status.WAITING, created_at__lt=Now() - patience
+    )
     ended = 0
     for generation in unserved[:1000]:
         ended += end_waiting(

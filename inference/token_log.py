@@ -156,6 +156,22 @@ async def has_viewers(generation: UUID) -> bool:
     return bool(await _store(generation).scard(f"viewers:{generation}"))
 
 
+async def subscribe(topics: Sequence[UUID], channel: str, seconds: int) -> None:
+    """Put a web process's channel into the topics' viewer sets, for `seconds` from now. Raises RedisError."""
+    for shard, group in groupby(sorted(topics, key=_shard), _shard):
+        pipeline = stores()[shard].pipeline(transaction=False)
+        for topic in group:
+            pipeline.sadd(f"viewers:{topic}", channel)
+            pipeline.expire(f"viewers:{topic}", seconds)
+        await pipeline.execute()
+
+
+async def viewers(topic: UUID) -> list[str]:
+    """The channels of the web processes that follow a topic. Raises RedisError."""
+    found: set[bytes] = await _store(topic).smembers(f"viewers:{topic}")  # type: ignore[assignment]
+    return _names(found)
+
+
 async def watch(generations: Sequence[UUID], channel: str) -> list[int]:
     """Put a web process's channel into the generations' viewer sets; returns the logs' lengths."""
     lengths: dict[UUID, int] = {}

@@ -36,6 +36,13 @@ def quick_passwords(settings: Any) -> None:
     settings.PASSWORD_HASHERS = ["tests.conftest.QuickHasher"]
 
 
+@pytest.fixture(autouse=True)
+def unhashed_static_files(settings: Any) -> None:
+    """Pages name their assets whether or not collectstatic has run."""
+    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+
+
 PASSWORD = "tall-trees-7"
 
 

@@ -32,10 +32,12 @@ def say(socket: ClientConnection, **frame: Any) -> None:
 
 
 def hear(socket: ClientConnection, *kinds: str) -> list[dict[str, Any]]:
-    """Frames up to and with the first of one of these kinds."""
+    """Frames up to and with the first of one of these kinds, without the news of the person's chats."""
     found: list[dict[str, Any]] = []
     while not found or found[-1]["event"] not in kinds:
-        found.append(json.loads(socket.recv(timeout=10)))
+        frame = json.loads(socket.recv(timeout=10))
+        if frame["event"] != "chats":
+            found.append(frame)
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from chatsite.stores import valkey, wait_until_answering
 from inference.models import Worker
+from tests.faults.streams import ask, read_to_end
 from tests.people import Person
 from tests.site import Site, database_url_of_tests, stopped
 
@@ -19,37 +20,50 @@ CALL = {"model": "echo", "messages": [{"role": "user", "content": "[[n=1 ttft=1]
 PATIENCE_S = 8.0
 
 
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """(URL, pid) of a Valkey that a test may stop."""
-    store = valkey(tmp_path, durable=False)
-    with (tmp_path / "valkey.log").open("ab") as log:
-        child = subprocess.Popen(store.argv, cwd=store.folder, stdout=log, stderr=log, start_new_session=True)
-    try:
-        wait_until_answering("valkey", store.url, tmp_path / "valkey.log", lambda: child.poll() is None)
-        yield store.url, child.pid
-    finally:
-        child.send_signal(signal.SIGCONT)
-        child.send_signal(store.stop_signal)
-        child.wait(10)
+class OwnValkey:
+    """A Valkey that a test may stop, kill and start again; it keeps nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = valkey(folder, durable=False)
+        self.log = folder / "valkey.log"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen(
+                self.store.argv, cwd=self.store.folder, stdout=log, stderr=log, start_new_session=True
+            )
+        wait_until_answering("valkey", self.store.url, self.log, lambda: self.child.poll() is None)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait(10)
 
 
 @pytest.fixture
-def own_site(db: None, tmp_path: Path, own_valkey: tuple[str, int]) -> Iterator[Site]:
+def own_valkey(tmp_path: Path) -> Iterator[OwnValkey]:
+    running = OwnValkey(tmp_path)
+    yield running
+    running.child.send_signal(signal.SIGCONT)
+    running.kill()
+
+
+@pytest.fixture
+def own_site(db: None, tmp_path: Path, own_valkey: OwnValkey) -> Iterator[Site]:
     with Site(
-        tmp_path, database_url=database_url_of_tests(), redis_url=own_valkey[0], webs=1, environment={"LEASE": "1"}
+        tmp_path, database_url=database_url_of_tests(), redis_url=own_valkey.store.url, webs=1, environment={"LEASE": "1"}
     ) as running:
         yield running
 
 
 @pytest.mark.faults
 def test_requests_end_in_seconds_while_valkey_hangs(
-    own_site: Site, person: Person, own_valkey: tuple[str, int]
+    own_site: Site, person: Person, own_valkey: OwnValkey
 ) -> None:
     http = person.http(own_site.webs[0].url)
     chat = person.chat()
     assert http.post("/v1/chat/completions", json=CALL).status_code == 200
-    with stopped(own_valkey[1]):
+    with stopped(own_valkey.child.pid):
         for url, body in (
             ("/v1/chat/completions", CALL),
             ("/v1/chat/completions", CALL | {"stream": True}),
@@ -83,3 +97,20 @@ def test_no_worker_is_503_at_once(own_site: Site, person: Person) -> None:
     assert (
         "event: done" in httpx.get(f"{http.base_url}/api/v1/conversations/{chat}/stream", headers=person.headers).text
     )
+
+
+@pytest.mark.faults
+def test_an_answer_survives_a_valkey_that_loses_everything(
+    own_site: Site, person: Person, own_valkey: OwnValkey
+) -> None:
+    """The worker, which holds every entry, fills the log again; the reader notices a pause."""
+    readings = ask(person, own_site.webs[0].url, "[[n=150 itl=20]]")
+    for reading in readings:
+        if len(reading.numbers) >= 20:
+            own_valkey.kill()
+            own_valkey.start()
+            break
+    reading = read_to_end(readings)
+    assert reading.numbers == list(range(150))
+    assert reading.last["finish_reason"] == "stop"
+    assert read_to_end(ask(person, own_site.webs[0].url, "[[n=3 itl=1]]")).numbers == [0, 1, 2]
