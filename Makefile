@@ -9,7 +9,7 @@ UV_COMPILE = $(PY) -m uv pip compile pyproject.toml --universal --python-version
 # On Linux the site leaves when make does, however make ends.
 WITH_MAKE := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM --,)
 
-.PHONY: run test lint bench lock clean
+.PHONY: run test lint bench screenshots lock clean
 
 run: .venv/.installed .venv/.frontend
 	@exec $(WITH_MAKE) $(PY) manage.py up
@@ -25,6 +25,9 @@ lint: .venv/.installed-dev
 
 bench: .venv/.installed-dev
 	$(PY) -m bench $(ARGS)
+
+screenshots: .venv/.installed-dev .venv/.frontend
+	$(PY) -m docs.screenshots
 
 .venv/.installed: $(LOCKED)
 	requirements/install.sh
@@ -49,4 +52,4 @@ lock: .venv/.installed-dev
 	grep -vE '^(nvidia-|cuda-|triton==|torchvision|torchaudio|torchcodec)' .venv/lock-cpu.txt > requirements/lock-cpu.txt
 
 clean:
-	rm -rf .venv staticfiles build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv staticfiles static/dist frontend/node_modules build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,7 +17,8 @@ from inference import model_files
 from inference.echo_engine import EchoEngine
 from inference.engine import Engine, Prompt, Sampling
 from inference.engines import make_engine
-from inference.templating import ByteTemplate, HfTemplate, Turn
+from inference.templating import ByteTemplate, HfTemplate
+from inference.turns import Turn
 
 
 async def echo_answers(orders: list[tuple[int, str]], concurrency: int) -> list[Answer]:

@@ -167,7 +167,14 @@ class Site:
 
 def _kind(program: psutil.Process) -> str:
     line = " ".join(program.cmdline())
-    words = {"supervisord": "supervisor", "uvicorn": "web", "-Q gpu.": "worker", "-Q default": "side", " beat": "beat"}
+    words = {
+        "supervisord": "supervisor",
+        "uvicorn": "web",
+        "chatsite.serve": "web",
+        "-Q gpu.": "worker",
+        "-Q default": "side",
+        " beat": "beat",
+    }
     words |= {"valkey": "valkey", "postgres": "postgres"}
     return next((kind for word, kind in words.items() if word in line), "other")
 

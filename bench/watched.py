@@ -61,7 +61,7 @@ class Watch:
             time.sleep(LOOK_S)
 
 
-class WatchStep(bootsteps.StartStopStep):
+class WatchStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Answers the bench once the host serves."""
 
     requires = {"inference.worker:HostStep"}  # noqa: RUF012

@@ -15,10 +15,10 @@ from typing import TextIO
 from django.conf import settings
 from django.core.management.base import CommandError
 
+from chatsite.serve import UVICORN_GRACE_S
 from chatsite.stores import POLL_S, with_parent
 from chatsite.supervision import WEB, WORKER, Program
 
-UVICORN_GRACE_S = 10  # seconds that open streams get; the whole site is going
 LEFTOVER_S = 90.0  # longer than an orderly stop takes
 
 
@@ -117,14 +117,9 @@ def _python(*arguments: str) -> list[str]:
 
 
 def _web() -> Program:
-    argv = _python(
-        "uvicorn", "chatsite.asgi:application", "--fd", "0", "--ws", "websockets-sansio",
-        "--ws-per-message-deflate", "false", "--lifespan", "off", "--no-access-log", "--backlog", "4096",
-        "--timeout-graceful-shutdown", str(UVICORN_GRACE_S),
-    )  # fmt: skip
     return Program(
         "web",
-        argv,
+        _python("chatsite.serve"),
         WEB,
         settings.BASE_DIR,
         stop_wait_s=UVICORN_GRACE_S + 5,

@@ -18,10 +18,10 @@ class Choice:
 
 
 def models_to_choose(chosen: str | None = None) -> list[Choice]:
-    """Every enabled model. None is `chosen`: the site's default one, else the first."""
+    """Every enabled model. Without a `chosen` one: what inference.operations.find_model would take."""
     ready = Worker.objects.filter(model=OuterRef("pk"), state=Worker.State.READY, lease_until__gt=Now())
     found = list(ServedModel.objects.filter(is_enabled=True).annotate(is_ready=Exists(ready)))
-    names = [model.name for model in found]
-    if chosen not in names:
-        chosen = next((model.name for model in found if model.is_default), names[0] if names else None)
+    if chosen not in [model.name for model in found]:
+        best = min(found, key=lambda model: (not model.is_ready, not model.is_default, model.name), default=None)
+        chosen = best.name if best else None
     return [Choice(model.name, model.is_ready, model.name == chosen) for model in found]

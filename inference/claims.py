@@ -203,6 +203,23 @@ def reap(*, limit: int = 100) -> int:
     return len(ids)
 
 
+REFUND = """
+UPDATE inference_generation g SET deaths = deaths - 1
+FROM unnest(%(ids)s::uuid[], %(attempts)s::int[]) AS v(id, attempt)
+WHERE g.id = v.id AND g.attempt = v.attempt + 1 AND g.deaths > 0 AND g.status IN ('WAITING', 'RUNNING')
+"""
+
+
+def refund_deaths(lost: Mapping[UUID, Progress]) -> None:
+    """Say that these, which others took over when this worker's lease lapsed, did not lose it to its death.
+
+    A worker that is only late (a frozen or overloaded machine) must not use up its generations' attempts.
+    """
+    values: dict[str, Any] = {"ids": list(lost), "attempts": [step.attempt for step in lost.values()]}
+    with connection.cursor() as cursor:
+        cursor.execute(REFUND, values)
+
+
 def _settle_waiting(ids: Sequence[UUID]) -> None:
     """End those that wait again but must not run again."""
     for generation in Generation.objects.filter(pk__in=ids, status=Status.WAITING):

@@ -76,9 +76,12 @@ class Keeper:
             self._renewed.notify_all()
         for pk in renewed.cancelled:
             host.on_loop(host.cancel, pk)
-        for pk in progress.keys() - renewed.kept:
-            # Ended meanwhile by our own thread, or taken by someone else.
+        # Ended meanwhile by our own threads, or taken by someone else.
+        lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
+        for pk in lost:
             host.on_loop(host.lose, pk)
+        if lost:
+            claims.refund_deaths(lost)
         if began - self._reachable_since > settings.LEASE_S:
             claims.reap()
         host.reserved = claims.reserved_shares()

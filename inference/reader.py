@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from time import monotonic
@@ -29,7 +30,7 @@ class Reader:
     def __init__(self, generation: UUID) -> None:
         self.generation = generation
         self.seq = 0  # what the reader holds, once the buffer is taken
-        self.heard_at = monotonic()
+        self.heard_at = math.inf  # until events() begins: the row may not exist yet
         self._buffer: deque[Frame | Event] = deque()
         self._bytes = 0
         self._has_gap = False
@@ -86,6 +87,7 @@ class Reader:
 
         `is_new`: the generation was made after this reader joined, so there is nothing to catch up with.
         """
+        self.heard_at = monotonic()
         if not is_new:
             async for event in self._begin(after):
                 yield event

@@ -238,6 +238,7 @@ class Hub:
             log.warning("subscriptions to %d topics not renewed: %r", len(self._topics), error)
 
     async def _check(self, generations: list[UUID]) -> None:
+        began = monotonic()
         lengths = await token_log.watch(generations, await self.channel())
         rows = await fetch_rows(generations)
         waiting = [row.id for row in rows.values() if row.is_waiting]
@@ -245,6 +246,8 @@ class Hub:
         for generation, length in zip(generations, lengths, strict=True):
             row = rows.get(generation)
             for reader in self._readers.get(generation, ()):
+                if reader.heard_at > began:
+                    continue  # heard meanwhile, or began after its row was looked for
                 if length > reader.seq:
                     reader.mark_gap()
                 if row is None:

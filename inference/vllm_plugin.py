@@ -1,4 +1,5 @@
-"""Loaded by vLLM in each of its processes (entry point vllm.general_plugins): none outlives the worker.
+"""Loaded by vLLM in each of its processes (entry points vllm.general_plugins): none outlives the worker, and a
+request's seed cannot kill it.
 
 vLLM's EngineCore does not watch its parent: after a kill -9 of the worker it would go on generating for nobody
 and keep the GPU's memory.
@@ -28,3 +29,25 @@ def exit_with_parent() -> None:
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the whole process group: the worker drains first, and stops its engine itself.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def allow_seeds_on_cpu() -> None:
+    """Let a request have a seed where torch's generators cannot be wound back.
+
+    vLLM 0.32 winds a seeded request's generator back after each chunk of a long prompt; the CPU's generator refuses
+    ("does not use offset"), which ends the engine for everyone. Not winding back is harmless: the numbers drawn stay
+    a function of the seed and the prompt's chunks.
+    """
+    import torch
+
+    if multiprocessing.parent_process() is None or torch.cuda.is_available():
+        return
+
+    class Generator(torch.Generator):
+        def get_offset(self) -> int:
+            return 0
+
+        def set_offset(self, offset: int) -> "Generator":
+            return self
+
+    torch.Generator = Generator  # type: ignore[misc]

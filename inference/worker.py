@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from celery import bootsteps
 from django.conf import settings
 
+from inference import heap
 from inference.tickets import queue_name
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class HostStep(bootsteps.StartStopStep):  # type: ignore[misc]
             log.error("the engine did not start: %s", error)
             raise SystemExit(1) from error
         _hosts.append(host)
+        heap.settle()
 
     def stop(self, worker: Any) -> None:
         while _hosts:

@@ -11,7 +11,7 @@ export function act(chat, target) {
   const button = /** @type {HTMLElement | null} */ (target.closest("[data-do], [data-leaf]"));
   const turn = /** @type {HTMLElement | null} */ (target.closest(".turn"));
   if (!button || !turn) return false;
-  if (button.dataset.leaf) chat.refresh(button.dataset.leaf);
+  if (button.dataset.leaf) chat.updates.refresh(button.dataset.leaf);
   else if (button.dataset.do === "copy") copy(sourceOf(turn), button);
   else if (button.dataset.do === "copy-code") copy(codeOf(button), button);
   else if (button.dataset.do === "edit") chat.edit(turn);

@@ -21,7 +21,7 @@ export class Answer {
     this.state = part(turn, "state");
     this.prose = new Prose(part(turn, "text"), { change: on.change, block: announce });
     this.prose.element.classList.add("waiting");
-    this.said = "";
+    this.said = this.spoken = "";
     this.timer = setTimeout(() => this.say(), QUIET_MS);
   }
 
@@ -68,7 +68,7 @@ export class Answer {
     this.write(text);
   }
 
-  /** The line below the text. Places in a queue are spoken only when they change the line. */
+  /** The line below the text. It is spoken for another state or place, not for each new guess of the seconds. */
   say() {
     const found = line(this.stream);
     const text = found ? word(found.key, { ...found, place: ordinal(found.place) }) : "";
@@ -76,7 +76,9 @@ export class Answer {
     this.said = text;
     this.state.textContent = text;
     this.state.hidden = !text;
-    if (found && found.key !== "thinking") announce(text);
+    const spoken = `${found?.key} ${found?.place}`;
+    if (found && found.key !== "thinking" && spoken !== this.spoken) announce(text);
+    this.spoken = spoken;
     this.on.change();
   }
 
@@ -90,7 +92,7 @@ export class Answer {
   /** It will not come: the request failed, or the page shows something else. */
   drop() {
     clearTimeout(this.timer);
-    this.stream = { ...this.stream, phase: "ended" };
+    this.stream.phase = "ended";
   }
 }
 

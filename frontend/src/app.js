@@ -83,6 +83,11 @@ document.addEventListener("htmx:beforeSwap", (/** @type {any} */ event) => {
     location.assign(xhr.responseURL);
   }
 });
+document.addEventListener("htmx:afterRequest", (/** @type {any} */ event) => {
+  const { elt, successful } = event.detail;
+  const id = elt.matches?.("[data-rename]") && successful && elt.dataset.rename.split("/")[2];
+  if (chat && id === chat.conversation) chat.title(elt.elements.title.value.trim());
+});
 for (const failure of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
   document.addEventListener(failure, (/** @type {any} */ event) => {
     const { target, pathInfo } = event.detail;

@@ -6,7 +6,7 @@
  */
 
 export class Blocks {
-  /** @param {import("markdown-it").default} md */
+  /** @param {import("./markdown.js").Markdown} md */
   constructor(md) {
     this.md = md;
     this.env = {}; // link references of the finished blocks

@@ -2,6 +2,7 @@
 import { Answer } from "./answer.js";
 import { call, Failed, markup, uuid } from "./api.js";
 import { announce } from "./announce.js";
+import { tell } from "./chatlist.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { Drafts } from "./drafts.js";
@@ -11,6 +12,7 @@ import { Follow } from "./follow.js";
 import { ask, request, start } from "./sending.js";
 import { apply, begin } from "./stream.js";
 import { part, Turns } from "./turns.js";
+import { Updates } from "./updates.js";
 import { word } from "./words.js";
 
 const AGAIN_MS = 1500; // a stream broke off though its answer goes on
@@ -45,8 +47,10 @@ export class Chat {
       conversation: () => (this.started ? this.conversation : ""),
       streams: () => [...this.answers.values()].map((answer) => answer.stream),
       event: (event) => this.take(event),
+      opened: () => this.updates.opened(),
       gone: () => this.gone(),
     });
+    this.updates = new Updates(this);
     this.attach();
     this.connection.open();
   }
@@ -57,6 +61,7 @@ export class Chat {
   }
 
   close() {
+    this.updates.close();
     this.connection.close();
     this.follow.close();
     for (const answer of this.answers.values()) answer.drop();
@@ -123,7 +128,7 @@ export class Chat {
       undo();
       failed(error);
       // Someone else wrote here meanwhile: show that.
-      if (error instanceof Failed && error.status === 409) this.refresh();
+      if (error instanceof Failed && error.status === 409) this.updates.refresh();
     } finally {
       this.sending = false;
       this.changed();
@@ -153,6 +158,8 @@ export class Chat {
     // The shown branch is the newest one again.
     if (location.search) history.replaceState({ htmx: true }, "", location.pathname);
     if (this.stopWanted) this.stop();
+    // Our own acts need no news: those may be lost, above all while the socket changes.
+    tell({ conversation: this.conversation, change: "answering" });
     if (wanted.kind !== "regenerate") this.look(sent.user_message.id);
   }
 
@@ -184,14 +191,21 @@ export class Chat {
     return new Answer(turn, { change: () => this.follow.update(), end: (answer) => this.ended(answer) });
   }
 
-  /** Follow what the page says is being written. */
+  /** Follow what the page says is being written, and nothing that it no longer shows. */
   attach() {
+    for (const [generation, answer] of this.answers) if (!answer.turn.isConnected) this.forget(generation, answer);
     for (const turn of this.turns.all) {
       const generation = turn.dataset.generation;
       if (!generation || this.answers.has(generation)) continue;
       this.name(this.watch(turn), generation);
     }
+    for (const answer of this.answers.values()) this.connection.resume(answer.stream);
     this.changed();
+  }
+
+  /** Whether this answer is, or was last, on the page. @param {string} generation */
+  knows(generation) {
+    return this.answers.has(generation) || generation === this.lastEnded;
   }
 
   /** The server follows the newest answer by itself, so that some of this one may be here already. */
@@ -203,25 +217,16 @@ export class Chat {
 
   /** @param {any} event */
   take(event) {
-    if (event.event === "chats") return this.news(event);
+    if (event.event === "chats") return this.updates.news(event);
+    if (!event.generation) return this.updates.refreshSoon(); // a frame of ours was refused: what it named is gone
     const { generation } = event;
     const answer = this.answers.get(generation);
     if (answer) answer.take(event);
-    else if (generation && generation !== this.lastEnded) {
+    else if (!this.knows(generation)) {
       const isNew = !this.strays.has(generation);
       this.strays.set(generation, apply(this.strays.get(generation) ?? begin(generation), event)[0]);
-      if (isNew && !this.sending) this.refreshSoon();
+      if (isNew && !this.sending) this.updates.refreshSoon();
     }
-  }
-
-  /** Something happened to a chat, perhaps on another page. @param {any} event */
-  news(event) {
-    document.dispatchEvent(new CustomEvent("chat:news", { detail: event }));
-    if (event.conversation !== this.conversation) return;
-    if (event.change === "deleted") this.gone();
-    if (event.title) this.title(event.title);
-    const isNew = event.change === "answering" && !this.answers.has(event.generation) && !this.sending;
-    if (isNew && event.generation !== this.lastEnded) this.refreshSoon();
   }
 
   /** @param {string} title */
@@ -261,30 +266,6 @@ export class Chat {
     } catch {
       return null; // the text stands; its actions come with the next load
     }
-  }
-
-  // -- what others did ------------------------------------------------------------------------
-
-  refreshSoon() {
-    clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.refresh(), 100);
-  }
-
-  /** Show the branch as the server has it; texts that stay are left alone. @param {string} [leaf] */
-  async refresh(leaf) {
-    if (leaf) history.replaceState({ htmx: true }, "", `${location.pathname}?leaf=${leaf}`);
-    try {
-      const page = await markup(location.pathname + location.search, { "HX-Target": "main" });
-      if (!this.page.isConnected || this.sending) return;
-      this.turns.reconcile(/** @type {HTMLElement[]} */ ([...page.querySelectorAll("[data-turns] > li")]));
-    } catch (error) {
-      if (error instanceof Failed && error.status === 404) return this.gone();
-      return this.composer.fail(...explain(error, () => this.refresh(leaf)));
-    }
-    for (const [generation, answer] of this.answers) if (!answer.turn.isConnected) this.forget(generation, answer);
-    this.attach();
-    for (const answer of this.answers.values()) this.connection.resume(answer.stream);
-    this.follow.update();
   }
 
   /** @param {string} generation @param {Answer} answer */

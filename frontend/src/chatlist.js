@@ -1,6 +1,7 @@
 /** The list of chats stays true: what happened to a chat, here or on another page, changes its item and no other. */
 import htmx from "htmx.org/dist/htmx.esm.js";
 import { markup } from "./api.js";
+import { patch } from "./patch.js";
 
 const SOON_MS = 120; // several news of one chat are one look
 
@@ -8,6 +9,8 @@ const SOON_MS = 120; // several news of one chat are one look
 const one = (selector) => document.querySelector(selector);
 /** @type {Map<string, ReturnType<typeof setTimeout>>} */
 const timers = new Map();
+/** @type {Set<string>} */
+const newest = new Set(); // chats that go to the top with the next look
 
 /** The whole list again, as it is filtered now: when something may have been missed. */
 export function reload() {
@@ -32,8 +35,8 @@ export function mark() {
 export function tell({ conversation, change }) {
   if (!one("#chats")) return;
   if (change === "deleted") return void find(conversation)?.remove();
-  const isNewest = change === "created" || change === "answering";
-  soon(conversation, () => look(conversation, isNewest).catch(reload));
+  if (change === "created" || change === "answering") newest.add(conversation);
+  soon(conversation, () => look(conversation).catch(reload));
 }
 
 /** @param {string} id @returns {HTMLElement | null} */
@@ -41,34 +44,31 @@ function find(id) {
   return one(`[data-chat-item="${CSS.escape(id)}"]`);
 }
 
-/** @param {string} id @param {boolean} isNewest  it goes to the top */
-async function look(id, isNewest) {
+/** The item as the server has it. @param {string} id @returns {Promise<void>} */
+async function look(id) {
+  const before = find(id);
   const next = /** @type {HTMLElement | null} */ ((await markup(`/c/${id}/item`)).querySelector("[data-chat-item]"));
   const present = find(id);
   if (!next || present?.classList.contains("renaming")) return;
+  // It was exchanged meanwhile (a new title): what we fetched may be older.
+  if (present !== before) return look(id);
+  const goesUp = newest.delete(id);
   if (next.dataset.archived !== one("#archived").value) return void present?.remove();
-  const focused = focusedIn(present);
-  if (present && !isNewest) present.replaceWith(next);
-  else if (!putOnTop(present, next)) return reload();
-  htmx.process(next);
-  if (focused) /** @type {HTMLElement | null} */ (next.querySelector(focused))?.focus();
+  // The same node: a menu may be open on it, or its form on the way.
+  if (present) patch(present, 0, [...next.childNodes]);
+  // One that came from elsewhere, such as the archive, has its place by its date.
+  if (goesUp ? !putOnTop(present ?? next) : !present) return reload();
+  htmx.process(present ?? next);
   mark();
 }
 
-/** @param {HTMLElement | null} item  the selector of what has the focus in it */
-function focusedIn(item) {
-  if (!item?.contains(document.activeElement)) return "";
-  return document.activeElement?.tagName === "A" ? "a" : "button";
-}
-
-/** Whether the list begins with today's chats; one that is filtered takes no new ones. */
-function putOnTop(/** @type {HTMLElement | null} */ present, /** @type {HTMLElement} */ next) {
-  const isFiltered = one("#search").value.trim() !== "";
+/** Whether there was a place: the list begins with today's chats. One that is filtered takes no new ones. */
+function putOnTop(/** @type {HTMLElement} */ item) {
+  if (one("#search").value.trim() !== "") return true;
   const today = one("#chats .chats-date:first-child[data-today] + ul");
-  if (isFiltered) present?.replaceWith(next);
-  else if (today) {
-    present?.remove();
-    today.prepend(next);
-  }
-  return isFiltered || Boolean(today);
+  if (!today) return false;
+  const focused = item.contains(document.activeElement) ? document.activeElement : null;
+  if (today.firstElementChild !== item) today.prepend(item);
+  /** @type {HTMLElement | null} */ (focused)?.focus();
+  return true;
 }

@@ -15,6 +15,7 @@ export class Connection {
    * @param {() => string} chat.conversation  empty: none yet
    * @param {() => Stream[]} chat.streams  those that are being written
    * @param {(event: any) => void} chat.event
+   * @param {() => void} chat.opened
    * @param {() => void} chat.gone
    */
   constructor(bar, chat) {
@@ -34,6 +35,7 @@ export class Connection {
       onEvent: this.chat.event,
       onOpen: (isBack) => {
         this.chat.streams().forEach((stream) => this.resume(stream));
+        this.chat.opened();
         if (isBack) document.dispatchEvent(new CustomEvent("chat:back")); // news may have been missed
       },
       onState: (state) => this.show(state),

@@ -2,6 +2,8 @@
 import DOMPurify from "dompurify";
 import MarkdownIt from "markdown-it";
 
+/** @typedef {InstanceType<typeof MarkdownIt>} Markdown */
+
 const LONGEST_PARAGRAPH = 10_000; // characters; some inputs, such as "[[[[…", take quadratic time
 
 /** No raw HTML: the first wall. DOMPurify is the second. */
@@ -41,7 +43,7 @@ function alignCells(state) {
 }
 
 /** An image would be fetched from a server that the text chose: whoever wants it follows the link. */
-function imageAsLink(/** @type {MarkdownIt} */ md) {
+function imageAsLink(/** @type {Markdown} */ md) {
   const { escapeHtml } = md.utils;
   return (/** @type {any[]} */ tokens, /** @type {number} */ index) => {
     const source = tokens[index].attrGet("src") ?? "";

@@ -29,16 +29,15 @@ export function closeDrawer() {
 function drawer(open) {
   const sidebar = one("#sidebar");
   sidebar.classList.toggle("open", open);
-  for (const [name, value] of [["role", "dialog"], ["aria-modal", "true"]]) {
-    if (open) sidebar.setAttribute(name, value);
-    else sidebar.removeAttribute(name);
-  }
+  sidebar.setAttribute("role", open ? "dialog" : "complementary");
+  if (open) sidebar.setAttribute("aria-modal", "true");
+  else sidebar.removeAttribute("aria-modal");
   one("#scrim").hidden = !open;
-  one("#main").inert = open;
+  one("#main").inert = one(".skip").inert = open;
   for (const button of document.querySelectorAll("[data-open-sidebar]")) button.setAttribute("aria-expanded", String(open));
 }
 
-/** @param {string} [text] */
+/** To the search box, in the drawer on a phone. */
 export function search() {
   if (narrow.matches) openDrawer();
   one("#search")?.focus();
@@ -95,7 +94,7 @@ export function menuAct(act) {
   const item = menuButton && itemOf(menuButton);
   closeMenu();
   if (!item) return;
-  if (act === "rename") htmx.ajax("GET", path(item, "rename"), { target: item, swap: "outerHTML" });
+  if (act === "rename") htmx.ajax("get", path(item, "rename"), { target: item, swap: "outerHTML" });
   if (act === "archive") post(item, "archive", { archived: "1" });
   if (act === "unarchive") post(item, "archive", { archived: "0" });
   if (act === "delete") confirmDelete(item);
@@ -113,7 +112,7 @@ function path(item, act) {
 
 /** @param {HTMLElement} item @param {string} act @param {object} [values] */
 function post(item, act, values) {
-  htmx.ajax("POST", path(item, act), { target: item, swap: "outerHTML", values });
+  htmx.ajax("post", path(item, act), { target: item, swap: "outerHTML", values });
 }
 
 /** @param {HTMLElement} item */
@@ -130,7 +129,7 @@ export function endRenaming(form, keep) {
   if (form.dataset.ended) return;
   form.dataset.ended = "1";
   if (keep) htmx.trigger(form, "submit");
-  else htmx.ajax("GET", form.dataset.rename, { target: form.closest("li"), swap: "outerHTML" });
+  else htmx.ajax("get", form.dataset.rename, { target: form.closest("li"), swap: "outerHTML" });
 }
 
 /** @param {HTMLElement} button */

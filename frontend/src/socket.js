@@ -16,7 +16,11 @@ export class Socket {
    * @param {(tries: number) => void} options.onRefused  a try failed before the socket was open
    */
   constructor({ url, onEvent, onOpen, onState, onRefused }) {
-    Object.assign(this, { url, onEvent, onOpen, onState, onRefused });
+    this.url = url;
+    this.onEvent = onEvent;
+    this.onOpen = onOpen;
+    this.onState = onState;
+    this.onRefused = onRefused;
     this.attempt = 0;
     this.isClosed = false;
     this.wasOpen = false;

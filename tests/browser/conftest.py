@@ -100,7 +100,12 @@ def open_page(open_context: Callable[..., BrowserContext], site: Site, guard: Gu
     """A page at one of the web processes; `context`: a second tab of that browser."""
 
     def make(
-        person: Person | None, path: str = "/", *, web: int = 0, context: BrowserContext | None = None, **options: object
+        person: Person | None,
+        path: str = "/",
+        *,
+        web: int = 0,
+        context: BrowserContext | None = None,
+        **options: object,
     ) -> ChatPage:
         page: Page = (context or open_context(person, **options)).new_page()
         guard.watch(page)

@@ -136,6 +136,17 @@ def test_a_reaped_generation_that_was_to_be_cancelled_ends_as_cancelled(user, ec
     assert LedgerEntry.objects.filter(generation_id=taken.pk).exists()
 
 
+def test_a_worker_that_was_only_late_gives_the_death_back(user, echo_model):
+    make_generation(user, echo_model)
+    taken = claim(make_worker(echo_model))
+    lapse(taken)
+    claims.reap()
+    claims.refund_deaths({taken.pk: Progress(taken.attempt, 3, 0)})
+    assert Generation.objects.get(pk=taken.pk).deaths == 0
+    claims.refund_deaths({taken.pk: Progress(taken.attempt, 3, 0)})
+    assert Generation.objects.get(pk=taken.pk).deaths == 0
+
+
 def test_a_generation_whose_workers_died_three_times_fails_with_its_ledger_entry(user, echo_model, settings):
     make_generation(user, echo_model)
     worker = make_worker(echo_model)

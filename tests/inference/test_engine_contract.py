@@ -61,7 +61,7 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
         yield Case(
             engine,
             load_template("echo"),
-            endless="[[n=5000 itl=2 ttft=1 emoji=1]]",
+            endless="[[n=5000 itl=20 ttft=1 emoji=1]]",
             short="[[n=5 itl=1]]",
             ids=lambda text: list(text.encode()),
             leaks=("[[", "ttft"),
@@ -258,4 +258,11 @@ async def test_sampling_out_of_range_fails_the_request(case: Case) -> None:
     for sampling in (Sampling(temperature=-1.0), Sampling(top_p=7.0), Sampling(presence_penalty=99.0)):
         with pytest.raises(EngineFailed):
             await chunks_of(case.engine, case.prompt("hi", sampling=sampling))
+    await case.engine.check()
+
+
+async def test_a_seed_with_a_prompt_of_several_chunks_does_not_kill_the_engine(case: Case) -> None:
+    long = case.prompt("word " * 300, max_tokens=3, sampling=Sampling(temperature=1.0, seed=7))
+    async with aclosing(case.engine.generate(long)) as outputs:
+        assert [chunk async for chunk in outputs][-1].finish_reason is not None
     await case.engine.check()
