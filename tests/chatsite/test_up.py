@@ -72,7 +72,7 @@ def test_two_sites_live_side_by_side_and_leave_nothing(sites: ExitStack) -> None
     two.wait_for_address()
     assert (one.run_file() or {})["redis_urls"] != (two.run_file() or {})["redis_urls"]
 
-    for word in ("uvicorn", "gpu0@"):
+    for word in ("chatsite.serve", "gpu0@"):
         _is_restarted(one, word)
     wait_for(lambda: one.status("/readyz") == 200, "a ready worker again")
 
