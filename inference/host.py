@@ -42,6 +42,7 @@ Status = Generation.Status
 T = TypeVar("T")
 
 SETTLE_S = 10.0
+HAND_BACK_S = 5.0  # at most, for writing that others may go on
 ENGINE_DIED = 75  # exit status; any supervisor restarts it
 
 
@@ -105,7 +106,7 @@ class EngineHost:
         if not self.slots.idle.wait(settings.DRAIN_S):
             log.info("handing back %d generations", len(self.slots))
             self._loop.call_soon_threadsafe(self._cancel_all)
-            self.slots.idle.wait(settings.DRAIN_S)
+            self.slots.idle.wait(max(settings.DRAIN_S, HAND_BACK_S))
         self.keeper.stop()
         self._call(self._stop()).result()
         claims.retire(self.worker)
