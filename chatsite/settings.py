@@ -294,7 +294,6 @@ ENGINE_OPTIONS = env.text("ENGINE_OPTIONS", "{}", "More arguments for vLLM's eng
 
 QUEUE_DEPTH = env.integer("QUEUE_DEPTH", 1000, "Requests that may wait for one model; more get 429", minimum=1)
 MAX_WAIT_S = env.seconds("MAX_WAIT", 300, "Seconds that a request may wait for its turn; then it ends, or gets 429")
-
 LEASE_S = env.seconds("LEASE", 3, "Seconds after which a silent worker's generations go elsewhere")
 MAX_DEATHS = 3  # deaths of its own worker after which a generation fails
 DRAIN_S = env.seconds("DRAIN", 20, "Seconds that a worker told to stop lets its generations run")

@@ -9,15 +9,22 @@ from django.db import connection
 from inference.models import Generation
 from inference.scheduling import OUTPUT_WEIGHT, PROMPT_WEIGHT
 
-# CTEs for a statement whose `taken` is the generation that was claimed. %(clock)s: the least counter that waits.
+# CTEs for a statement whose `taken` are generations that were claimed, at most one of a user and band.
+# %(bands)s, %(clocks)s: for each band of theirs the least counter that waits.
 CHARGE_START = f"""
 charged AS (
     INSERT INTO inference_served (user_id, model_id, band, tokens)
-    SELECT user_id, model_id, band, floor + prompt_tokens * (attempt = 1)::int * {PROMPT_WEIGHT} / weight FROM taken
-    ON CONFLICT (user_id, model_id, band) DO UPDATE SET tokens =
-        greatest(inference_served.tokens, (SELECT floor FROM taken)) + EXCLUDED.tokens - (SELECT floor FROM taken)
+    SELECT user_id, model_id, band, floor + prompt_tokens * (attempt = 1)::int * {PROMPT_WEIGHT} / weight
+    FROM taken ORDER BY user_id, band
+    ON CONFLICT (user_id, model_id, band) DO UPDATE SET tokens = (
+        SELECT greatest(inference_served.tokens, floor) + EXCLUDED.tokens - floor FROM taken
+        WHERE taken.user_id = EXCLUDED.user_id AND taken.band = EXCLUDED.band
+    )
 ), ticked AS (
-    INSERT INTO inference_queueclock (model_id, band, tokens) SELECT model_id, band, %(clock)s::float8 FROM taken
+    INSERT INTO inference_queueclock (model_id, band, tokens)
+    SELECT (SELECT model_id FROM taken LIMIT 1), band, clock
+    FROM unnest(%(bands)s::smallint[], %(clocks)s::float8[]) AS ticks(band, clock)
+    WHERE EXISTS (SELECT 1 FROM taken) ORDER BY band
     ON CONFLICT (model_id, band) DO UPDATE SET tokens = EXCLUDED.tokens
     WHERE inference_queueclock.tokens < EXCLUDED.tokens
 )

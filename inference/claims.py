@@ -19,7 +19,7 @@ from inference.charging import CHARGE_OUTPUT, CHARGE_START
 from inference.endings import Ending, end, end_waiting
 from inference.engine import Load
 from inference.models import Generation, Worker
-from inference.scheduling import Capacity, Running, count_fitting, pick
+from inference.scheduling import Capacity, Running, Waiting, count_fitting, pick
 from inference.tickets import send_tickets
 
 Status = Generation.Status
@@ -30,7 +30,11 @@ CLAIM = f"""
 WITH taken AS (
     UPDATE inference_generation SET status = 'RUNNING', worker_id = %(worker)s, lease_until = {LEASE},
            started_at = coalesce(started_at, clock_timestamp())
-    WHERE id = %(id)s AND status = 'WAITING' AND NOT cancel_requested
+    WHERE id IN (
+        SELECT id FROM inference_generation
+        WHERE id = ANY(%(ids)s) AND status = 'WAITING' AND NOT cancel_requested
+        ORDER BY id FOR UPDATE SKIP LOCKED
+    )
     RETURNING *
 ), {CHARGE_START}
 SELECT * FROM taken
@@ -97,39 +101,54 @@ def peers(worker: Worker) -> list[str]:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a look at the queue gave: the generation to run, if any, and how many more would start here now.
+    """What a look at the queue gave: generations to run, and how many more would start here now.
 
     `is_refused`: something waits, and nothing may start here.
     """
 
-    generation: Generation | None
+    generations: list[Generation]
     more: int = 0
     is_refused: bool = False
 
 
 def claim(
-    worker: Worker,
-    running: Sequence[Running],
-    capacity: Capacity,
-    warm: frozenset[UUID],
-    starts: int,
+    worker: Worker, running: Sequence[Running], capacity: Capacity, warm: frozenset[UUID], starts: int, count: int = 1
 ) -> Claimed:
-    """Take the generation that goes next, unless nothing may start here now.
+    """Take the `count` generations that go next, or as many as may start here now.
 
     `warm`: conversations whose prefix this worker's cache is likely to hold. Claims of one worker are the
     caller's to serialise; between workers the conditional UPDATE decides, and the loser picks again.
     """
     while True:
         heads = waiting.heads(worker, warm)
-        choice = pick(heads, running, capacity, starts)
-        if choice is None:
-            return Claimed(None, is_refused=bool(heads))
-        clock = min(head.counter for head in heads if head.band == choice.band)
-        values = {"worker": worker.pk, "id": choice.id, "lease": settings.LEASE_S, "clock": clock}
-        for generation in Generation.objects.raw(CLAIM, values):
-            held = [*running, Running(choice.user_id, choice.band, choice.tokens, choice.is_suspect)]
-            more = count_fitting((head for head in heads if head.id != choice.id), held, capacity)
-            return Claimed(generation, more)
+        chosen, held = _choose(heads, running, capacity, starts, count)
+        if not chosen:
+            return Claimed([], is_refused=bool(heads))
+        clocks = {choice.band: min(head.counter for head in heads if head.band == choice.band) for choice in chosen}
+        values = {
+            "worker": worker.pk,
+            "ids": [choice.id for choice in chosen],
+            "lease": settings.LEASE_S,
+            "bands": list(clocks),
+            "clocks": list(clocks.values()),
+        }
+        taken = list(Generation.objects.raw(CLAIM, values))
+        if taken:
+            left = (head for head in heads if head not in chosen)
+            return Claimed(taken, count_fitting(left, held, capacity))
+
+
+def _choose(
+    heads: Sequence[Waiting], running: Sequence[Running], capacity: Capacity, starts: int, count: int
+) -> tuple[list[Waiting], list[Running]]:
+    """Up to `count` picks one after the other, and what runs then."""
+    left, held = list(heads), list(running)
+    chosen: list[Waiting] = []
+    while len(chosen) < count and (choice := pick(left, held, capacity, starts + len(chosen))) is not None:
+        left.remove(choice)
+        chosen.append(choice)
+        held.append(Running(choice.user_id, choice.band, choice.tokens, choice.is_suspect))
+    return chosen, held
 
 
 def renew(worker: Worker, progress: Mapping[UUID, Progress], load: Load) -> Renewed:

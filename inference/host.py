@@ -137,7 +137,7 @@ class EngineHost:
     def _leave(self) -> None:
         self.is_draining = True
         with self.slots.lock:
-            aboard = [live.generation for live in self.live.values()]
+            aboard = [live.generation for live in list(self.live.values())]
             try:
                 claims.hand_back(self.worker, aboard, engine_died=True)
                 claims.retire(self.worker)
@@ -164,14 +164,14 @@ class EngineHost:
         else:
             generation, is_refused = self.slots.take(may_fill=direct)
             while generation is not None:
-                self._carry(generation)
+                self._carry(self.live[generation.pk])
                 generation, _ = self.slots.take(may_fill=True)
         if is_refused and not direct:
             self.slots.pass_on(band)
 
-    def _carry(self, generation: Generation) -> None:
+    def _carry(self, live: Live) -> None:
         """Run a claimed generation and write its end."""
-        live = self.live[generation.pk] = Live(generation)
+        generation = live.generation
         try:
             ending = self._call(self._run(live)).result()
             self._conclude(live, ending)

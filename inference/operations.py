@@ -77,7 +77,7 @@ def admitted(
     (context_exceeded, queue_full, and those of billing.admit).
     """
     user = principal.user
-    terms = queue_terms(user)
+    terms = queue_terms(user.plan)
     room = min(model.context_length - len(prompt_ids), model.max_output_tokens)
     if room < 1:
         raise context_exceeded(len(prompt_ids), model.context_length)

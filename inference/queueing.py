@@ -26,9 +26,8 @@ class Terms:
     max_wait_s: float
 
 
-def queue_terms(user: User) -> Terms:
-    """The terms of a user's plan; what a plan leaves open is the site's."""
-    plan: Plan = getattr(user, "current_plan", user.plan)
+def queue_terms(plan: Plan) -> Terms:
+    """The terms of a plan; what it leaves open is the site's."""
     depth, max_wait_s = getattr(plan, "queue_depth", None), getattr(plan, "max_wait_s", None)
     return Terms(
         band=plan.band,

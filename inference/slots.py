@@ -6,7 +6,7 @@ Claims of one worker are made under one lock. A ticket for which no slot is free
 import logging
 import random
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 
 from inference import claims
 from inference.claims import Claimed
+from inference.live import Live
 from inference.models import Generation
 from inference.scheduling import Capacity, Running
 from inference.tickets import call_worker
@@ -40,6 +41,10 @@ class Slots:
         self.idle = threading.Event()
         self.idle.set()
         self.lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._at_lock = 0  # threads that wait for the lock
+        self._may_fill = False  # one of them may fill
+        self._claimed: deque[Generation] = deque()  # for them, not for more than there are
         self._running: dict[UUID, Running] = {}
         self._starts = 0
         self._called = 0  # tickets of our own that are under way
@@ -63,30 +68,45 @@ class Slots:
 
         `may_fill`: this is not the start that a new row's ticket is for, but follows an ending, say. Then more may
         fit than the one slot that became free (after a suspect, or a large one), and this worker calls itself.
+        Threads that come at the same time, as when many answers end together, are served by one claim.
         """
+        with self._counting:
+            self._at_lock += 1
+            self._may_fill = self._may_fill or may_fill
         with self.lock:
+            with self._counting:
+                self._at_lock -= 1
+                wanted = 1 + self._at_lock
+            if self._claimed:
+                return self._claimed.popleft(), False
+            may_fill, self._may_fill = may_fill or self._may_fill, False
             if not self._host.may_start() or not self.has_room(None):
                 return None, True
             try:
-                claimed = self._claim()
+                claimed = self._claim(wanted)
             except (OperationalError, InterfaceError) as error:
                 log.warning("claim: %s", error)
                 return None, False
             finally:
                 close_old_connections()
-            if claimed.generation is not None:
-                self._hold(claimed.generation)
-            more = claimed.more - self._called if may_fill else 0
-            self._called += max(0, more)
+            for generation in claimed.generations:
+                self._hold(generation)
+            self._claimed.extend(claimed.generations)
+            more = max(0, claimed.more - self._called) if may_fill else 0
+            self._called += more
+            mine = self._claimed.popleft() if self._claimed else None
         for _ in range(more):
             call_worker(self._host.worker.name)
-        return claimed.generation, claimed.is_refused
+        return mine, claimed.is_refused
 
-    def _claim(self) -> Claimed:
+    def _claim(self, count: int) -> Claimed:
         running = list(self._running.values())
-        return claims.claim(self._host.worker, running, self._capacity(), frozenset(self._warm), self._starts)
+        warm = frozenset(self._warm)
+        return claims.claim(self._host.worker, running, self._capacity(), warm, self._starts, count)
 
     def _hold(self, generation: Generation) -> None:
+        # Under the lock: a dying host hands back what is here.
+        self._host.live[generation.pk] = Live(generation)
         self._starts += 1
         tokens = generation.prompt_tokens + generation.grant
         self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
@@ -100,7 +120,8 @@ class Slots:
     def free(self, generation: UUID) -> None:
         """It has ended here."""
         self._running.pop(generation, None)
-        self.ended += 1
+        with self._counting:
+            self.ended += 1
         if not self._running:
             self.idle.set()
 

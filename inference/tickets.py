@@ -27,10 +27,11 @@ def send_tickets(model: str, count: int = 1, band: int | None = None) -> None:
 
 def call_worker(name: str, band: int | None = None) -> None:
     """Wake a certain worker, which starts as much as fits. A hint as well."""
-    _send(worker_direct(name), 1, {"band": band, "direct": True})
+    # By name: through the exchange of these queues, each send would read the list of all workers there ever were.
+    _send(worker_direct(name).name, 1, {"band": band, "direct": True})
 
 
-def _send(queue: object, count: int, arguments: dict[str, object]) -> None:
+def _send(queue: str, count: int, arguments: dict[str, object]) -> None:
     try:
         for _ in range(count):
             current_app.send_task(TICKET, kwargs=arguments, queue=queue, retry=False, ignore_result=True)

@@ -34,7 +34,8 @@ def make_generation(user, model, **facts):
 
 
 def claim(worker, running=()):
-    return claims.claim(worker, running, SPACE, frozenset(), 0).generation
+    taken = claims.claim(worker, running, SPACE, frozenset(), 0).generations
+    return taken[0] if taken else None
 
 
 def lapse(generation):
@@ -249,7 +250,7 @@ def test_a_claim_says_how_many_more_would_start(user, stranger, echo_model):
     first = claims.claim(worker, [], SPACE, frozenset(), 0)
     assert (first.more, first.is_refused) == (1, False)
     full = [Running(user.pk, 0, 10)] * SPACE.slots
-    assert claims.claim(worker, full, SPACE, frozenset(), 0) == Claimed(None, 0, is_refused=True)
+    assert claims.claim(worker, full, SPACE, frozenset(), 0) == Claimed([], 0, is_refused=True)
 
 
 def test_what_waited_longer_than_its_plan_allows_ends_with_an_error(user, echo_model):
@@ -262,3 +263,18 @@ def test_what_waited_longer_than_its_plan_allows_ends_with_an_error(user, echo_m
     assert (late.status, late.error_code, late.finish_reason) == ("FAILED", "waited_too_long", "error")
     assert LedgerEntry.objects.get(generation_id=late.pk).prompt_tokens == 0
     assert Generation.objects.filter(pk__in=[moved.pk, *(each.pk for each in patient)], status="WAITING").count() == 3
+
+
+def test_several_are_claimed_at_once_as_if_one_after_the_other(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    Served.objects.create(user_id=stranger.pk, model=echo_model, tokens=50)
+    make_generation(user, echo_model)
+    make_generation(stranger, echo_model)
+    paid = make_generation(user, echo_model, band=1)
+    other = make_generation(user, echo_model)
+    found = claims.claim(worker, [], SPACE, frozenset(), 0, 3)
+    assert len(found.generations) == 3 and other.pk not in {row.pk for row in found.generations}
+    assert paid.pk in {row.pk for row in found.generations}
+    assert {row.worker_id for row in found.generations} == {worker.pk}
+    assert set(Served.objects.values_list("band", "tokens")) == {(0, 3), (0, 53), (1, 3)}
+    assert claims.claim(worker, [], SPACE, frozenset(), 0, 3).generations == [other]
