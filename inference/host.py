@@ -163,21 +163,29 @@ class EngineHost:
             is_refused = True
         else:
             generation, is_refused = self.slots.take(may_fill=direct)
-            while generation is not None:
+            if generation is not None:
                 self._carry(self.live[generation.pk])
-                generation, _ = self.slots.take(may_fill=True)
         if is_refused and not direct:
             self.slots.pass_on(band)
 
     def _carry(self, live: Live) -> None:
-        """Run a claimed generation and write its end."""
-        generation = live.generation
-        try:
-            ending = self._call(self._run(live)).result()
-            self._conclude(live, ending)
-        finally:
-            self.live.pop(generation.pk, None)
-            self.slots.free(generation.pk)
+        """Run a claimed generation, and each that follows it in its slot; write their ends."""
+        future = self._call(self._run(live))
+        while True:
+            ending = future.result()
+            self.slots.free(live.generation.pk)
+            # The next one runs while this one's end is written: a slot is free for no longer than a claim takes.
+            generation, _ = self.slots.take(may_fill=True)
+            following = None if generation is None else self.live[generation.pk]
+            if following is not None:
+                future = self._call(self._run(following))
+            try:
+                self._conclude(live, ending)
+            finally:
+                self.slots.forget(live.generation.pk)
+            if following is None:
+                return
+            live = following
 
     def may_start(self) -> bool:
         """Whether this worker serves, is to go on, and knows that it is not given up."""

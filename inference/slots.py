@@ -106,11 +106,12 @@ class Slots:
 
     def _hold(self, generation: Generation) -> None:
         # Under the lock: a dying host hands back what is here.
-        self._host.live[generation.pk] = Live(generation)
+        with self._counting:
+            self._host.live[generation.pk] = Live(generation)
+            self.idle.clear()
         self._starts += 1
         tokens = generation.prompt_tokens + generation.grant
         self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
-        self.idle.clear()
         if generation.affinity is not None:
             self._warm[generation.affinity] = None
             self._warm.move_to_end(generation.affinity)
@@ -118,12 +119,17 @@ class Slots:
                 self._warm.popitem(last=False)
 
     def free(self, generation: UUID) -> None:
-        """It has ended here."""
+        """The engine has done with it; its end is still to be written."""
         self._running.pop(generation, None)
         with self._counting:
             self.ended += 1
-        if not self._running:
-            self.idle.set()
+
+    def forget(self, generation: UUID) -> None:
+        """Its end is written."""
+        with self._counting:
+            self._host.live.pop(generation, None)
+            if not self._host.live:
+                self.idle.set()
 
     # -- calls ----------------------------------------------------------------------------------------------
 
