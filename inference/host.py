@@ -170,17 +170,25 @@ class EngineHost:
 
     def _carry(self, live: Live) -> None:
         """Run a claimed generation, and each that follows it in its slot; write their ends."""
-        future = self._call(self._run(live))
+        work = self._call(self._run(live))
         while True:
-            ending = future.result()
-            self.slots.free(live.generation.pk)
-            # The next one runs while this one's end is written: a slot is free for no longer than a claim takes.
-            generation, _ = self.slots.take(may_fill=True)
-            following = None if generation is None else self.live[generation.pk]
-            if following is not None:
-                future = self._call(self._run(following))
+            following = None
             try:
-                self._conclude(live, ending)
+                try:
+                    ending = work.result()
+                finally:
+                    self.slots.free(live.generation.pk)
+                try:
+                    # The next one runs while this one's end is written: a slot is free for as long as a claim takes.
+                    generation, _ = self.slots.take(may_fill=True)
+                    if generation is not None:
+                        following = self.live[generation.pk]
+                        work = self._call(self._run(following))
+                finally:
+                    self._conclude(live, ending)
+            except Exception:
+                # Its lease lapses, and another worker takes it up; what follows it is carried on.
+                log.exception("%s was not brought to its end", live.generation.pk)
             finally:
                 self.slots.forget(live.generation.pk)
             if following is None:
