@@ -261,6 +261,7 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_DISABLE_PREFETCH = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_DIRECT = True  # each worker has a queue of its own too: inference.tickets.call_worker
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
@@ -294,7 +295,7 @@ ENGINE_OPTIONS = env.text("ENGINE_OPTIONS", "{}", "More arguments for vLLM's eng
 # -- the life of a generation -----------------------------------------------------------------------
 
 QUEUE_DEPTH = env.integer("QUEUE_DEPTH", 1000, "Requests that may wait for one model; more get 429", minimum=1)
-
+MAX_WAIT_S = env.seconds("MAX_WAIT", 300, "Seconds that a request may wait for its turn; then it ends, or gets 429")
 LEASE_S = env.seconds("LEASE", 3, "Seconds after which a silent worker's generations go elsewhere")
 MAX_DEATHS = 3  # deaths of its own worker after which a generation fails
 DRAIN_S = env.seconds("DRAIN", 20, "Seconds that a worker told to stop lets its generations run")

@@ -6,59 +6,59 @@ alone. Raw SQL where one statement must both change rows and return them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max, Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from billing.models import Plan
+from inference import waiting
+from inference.charging import CHARGE_OUTPUT, CHARGE_START
 from inference.endings import Ending, end, end_waiting
 from inference.engine import Load
 from inference.models import Generation, Worker
-from inference.scheduling import Capacity, Running, Waiting, pick
+from inference.scheduling import Capacity, Running, Waiting, count_fitting, pick
 from inference.tickets import send_tickets
 
 Status = Generation.Status
 LEASE = "clock_timestamp() + make_interval(secs => %(lease)s)"
 
-# The oldest waiting generation of each user and band.
-HEADS = """
-SELECT DISTINCT ON (g.user_id, g.band) g.id, g.user_id, g.band, g.prompt_tokens + g.grant, g.is_suspect,
-       extract(epoch FROM clock_timestamp() - g.created_at)::float8, p.max_wait_boost_s,
-       coalesce(s.tokens, 0), g.affinity
-FROM inference_generation g
-JOIN billing_user u ON u.id = g.user_id
-JOIN billing_plan p ON p.id = u.plan_id
-LEFT JOIN inference_served s ON s.user_id = g.user_id AND s.model_id = g.model_id
-WHERE g.model_id = %(model)s AND g.status = 'WAITING' AND NOT g.cancel_requested
-ORDER BY g.user_id, g.band, g.created_at
-"""
-
-# ruff: noqa: S608 - the only thing put into the statements is the constant above
+# ruff: noqa: S608 - what is put into the statements are constants of ours
 CLAIM = f"""
-UPDATE inference_generation SET status = 'RUNNING', worker_id = %(worker)s, lease_until = {LEASE},
-       started_at = coalesce(started_at, clock_timestamp())
-WHERE id = %(id)s AND status = 'WAITING' AND NOT cancel_requested
-RETURNING *
+WITH taken AS (
+    UPDATE inference_generation SET status = 'RUNNING', worker_id = %(worker)s, lease_until = {LEASE},
+           started_at = coalesce(started_at, clock_timestamp())
+    WHERE id IN (
+        SELECT id FROM inference_generation
+        WHERE id = ANY(%(ids)s) AND status = 'WAITING' AND NOT cancel_requested
+        ORDER BY id FOR UPDATE SKIP LOCKED
+    )
+    RETURNING *
+), {CHARGE_START}
+SELECT * FROM taken
 """
 
+# `was` is the row before this statement; only its worker changes what is read of it.
 RENEW = f"""
-UPDATE inference_generation g
-SET completion_tokens = v.completion, cached_tokens = v.cached, lease_until = {LEASE}
-FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(completion)s::int[], %(cached)s::int[])
-     AS v(id, attempt, completion, cached)
-WHERE g.id = v.id AND g.attempt = v.attempt AND g.status = 'RUNNING' AND g.worker_id = %(worker)s
-RETURNING g.id, g.cancel_requested
+WITH renewed AS (
+    UPDATE inference_generation g
+    SET completion_tokens = v.completion, cached_tokens = v.cached, lease_until = {LEASE}
+    FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(completion)s::int[], %(cached)s::int[])
+         AS v(id, attempt, completion, cached)
+    JOIN inference_generation was ON was.id = v.id
+    WHERE g.id = v.id AND g.attempt = v.attempt AND g.status = 'RUNNING' AND g.worker_id = %(worker)s
+    RETURNING g.id, g.cancel_requested, g.user_id, g.model_id, g.band, g.weight,
+              v.completion - was.completion_tokens AS produced
+), {CHARGE_OUTPUT}
+SELECT id, cancel_requested FROM renewed
 """
 
 RENEW_WORKER = f"""
 UPDATE inference_worker SET lease_until = {LEASE}, state = %(state)s, engine_pid = %(engine_pid)s,
        running = %(running)s, waiting = %(waiting)s, kv_usage = %(kv_usage)s, prefix_queries = %(prefix_queries)s,
-       prefix_hits = %(prefix_hits)s
+       prefix_hits = %(prefix_hits)s, service_s = %(service_s)s
 WHERE id = %(worker)s
 """
 
@@ -90,42 +90,65 @@ def register(worker: Worker) -> None:
 def announce_ready(worker: Worker) -> None:
     """The engine is loaded: say so, and take up what waits."""
     worker.save(update_fields=["state", "engine_pid", "kv_tokens", "channel"])
-    send_tickets(worker.model_id, min(worker.slots, stale_waiting(worker.model_id, 0)))
+    send_tickets(worker.model_id, min(worker.slots, waiting.stale(worker.model_id, 0)))
 
 
-def reserved_shares() -> dict[int, float]:
-    """Reserved share of the slots by priority band, from the plans."""
-    shares = Plan.objects.filter(reserved_share__gt=0).values_list("band").annotate(share=Max("reserved_share"))
-    return dict(shares)
+def peers(worker: Worker) -> list[str]:
+    """Names of the other workers that serve this worker's model now."""
+    others = Worker.objects.filter(model_id=worker.model_id, state=Worker.State.READY, lease_until__gt=Now())
+    return list(others.exclude(pk=worker.pk).values_list("name", flat=True))
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a look at the queue gave: generations to run, and how many more would start here now.
+
+    `is_refused`: something waits, and nothing may start here.
+    """
+
+    generations: list[Generation]
+    more: int = 0
+    is_refused: bool = False
 
 
 def claim(
-    worker: Worker,
-    running: Sequence[Running],
-    capacity: Capacity,
-    warm: frozenset[UUID],
-    starts: int,
-) -> Generation | None:
-    """Take the generation that goes next, or None when nothing may start here now.
+    worker: Worker, running: Sequence[Running], capacity: Capacity, warm: frozenset[UUID], starts: int, count: int = 1
+) -> Claimed:
+    """Take the `count` generations that go next, or as many as may start here now.
 
     `warm`: conversations whose prefix this worker's cache is likely to hold. Claims of one worker are the
     caller's to serialise; between workers the conditional UPDATE decides, and the loser picks again.
     """
     while True:
-        with connection.cursor() as cursor:
-            cursor.execute(HEADS, {"model": worker.model_id})
-            heads = cursor.fetchall()
-        waiting = [
-            # What is ours (a negative band) is never aged: a title must not go before a person.
-            Waiting(pk, user, band, tokens, waited, boost if band >= 0 else inf, suspect, affinity in warm)
-            for pk, user, band, tokens, suspect, waited, boost, _, affinity in heads
-        ]
-        choice = pick(waiting, running, capacity, {head[1]: head[7] for head in heads}, starts)
-        if choice is None:
-            return None
-        values = {"worker": worker.pk, "id": choice.id, "lease": settings.LEASE_S}
-        for generation in Generation.objects.raw(CLAIM, values):
-            return generation
+        heads = waiting.heads(worker, warm)
+        chosen, held = _choose(heads, running, capacity, starts, count)
+        if not chosen:
+            return Claimed([], is_refused=bool(heads))
+        clocks = {choice.band: min(head.counter for head in heads if head.band == choice.band) for choice in chosen}
+        values = {
+            "worker": worker.pk,
+            "ids": [choice.id for choice in chosen],
+            "lease": settings.LEASE_S,
+            "bands": list(clocks),
+            "clocks": list(clocks.values()),
+        }
+        taken = list(Generation.objects.raw(CLAIM, values))
+        if taken:
+            left = (head for head in heads if head not in chosen)
+            return Claimed(taken, count_fitting(left, held, capacity))
+
+
+def _choose(
+    heads: Sequence[Waiting], running: Sequence[Running], capacity: Capacity, starts: int, count: int
+) -> tuple[list[Waiting], list[Running]]:
+    """Up to `count` picks one after the other, and what runs then."""
+    left, held = list(heads), list(running)
+    chosen: list[Waiting] = []
+    while len(chosen) < count and (choice := pick(left, held, capacity, starts + len(chosen))) is not None:
+        left.remove(choice)
+        chosen.append(choice)
+        held.append(Running(choice.user_id, choice.band, choice.tokens, choice.is_suspect))
+    return chosen, held
 
 
 def renew(worker: Worker, progress: Mapping[UUID, Progress], load: Load) -> Renewed:
@@ -136,8 +159,8 @@ def renew(worker: Worker, progress: Mapping[UUID, Progress], load: Load) -> Rene
     steps = list(progress.values())
     values: dict[str, Any] = {"worker": worker.pk, "lease": settings.LEASE_S}
     with connection.cursor() as cursor:
-        figures = {"state": worker.state, "engine_pid": worker.engine_pid, **load.__dict__}
-        cursor.execute(RENEW_WORKER, values | figures)
+        figures = {"state": worker.state, "engine_pid": worker.engine_pid, "service_s": worker.service_s}
+        cursor.execute(RENEW_WORKER, values | figures | load.__dict__)
         if not progress:
             return Renewed(frozenset(), frozenset())
         cursor.execute(
@@ -235,15 +258,19 @@ def _settle_waiting(ids: Sequence[UUID]) -> None:
             )
 
 
-def stale_waiting(model: str, older_than_s: float) -> int:
-    """How many generations of a model have waited for longer than this: their tickets may be lost."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM inference_generation WHERE model_id = %s AND status = 'WAITING'"
-            " AND created_at < clock_timestamp() - make_interval(secs => %s) LIMIT 1000) AS stale",
-            [model, older_than_s],
+def end_overdue(*, limit: int = 100) -> int:
+    """End what has waited longer than its plan allows and was never started; returns how many."""
+    overdue = Generation.objects.filter(status=Status.WAITING, wait_until__lt=Now(), started_at=None)
+    return sum(
+        end_waiting(
+            generation,
+            status=Status.FAILED,
+            finish_reason="error",
+            code="waited_too_long",
+            message="Too many people were ahead of you for too long; please try again.",
         )
-        return int(cursor.fetchone()[0])
+        for generation in overdue.order_by("wait_until")[:limit]
+    )
 
 
 def retire(worker: Worker) -> None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
-from django.db.models.functions import Now
 
 from billing import operations as billing
 from billing.operations import Usage
 from billing.pricing import Prices
 from inference import relay, token_log
+from inference.charging import charge_rest
 from inference.models import Generation
 from inference.protocol import Entry, Notice
 from inference.rows import row_of
@@ -20,6 +19,20 @@ from inference.signals import generation_finished
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
+
+
+END = """
+WITH was AS (
+    SELECT id, completion_tokens FROM inference_generation
+    WHERE id = %(id)s AND status = %(expected)s AND attempt = %(attempt)s FOR UPDATE
+)
+UPDATE inference_generation g
+SET status = %(status)s, finish_reason = %(finish_reason)s, text = %(text)s, completion_tokens = %(completion_tokens)s,
+    cached_tokens = %(cached_tokens)s, frames = %(frames)s, error_code = %(error_code)s,
+    error_message = %(error_message)s, finished_at = clock_timestamp(), lease_until = NULL
+FROM was WHERE g.id = was.id
+RETURNING was.completion_tokens
+"""
 
 
 @dataclass(frozen=True)
@@ -62,14 +75,11 @@ def end(generation: Generation, expected: str, ending: Ending) -> bool:
 
 
 def _end_in_transaction(generation: Generation, expected: str, ending: Ending, *, with_receiver: bool) -> bool:
-    facts = dict(ending.__dict__)
     with transaction.atomic():
-        rows: QuerySet[Generation] = Generation.objects.filter(
-            pk=generation.pk, status=expected, attempt=generation.attempt
-        )
-        if not rows.update(**facts, finished_at=Now(), lease_until=None):
+        charged_tokens = _write_ending(generation, expected, ending)
+        if charged_tokens is None:
             return False
-        for name, value in facts.items():
+        for name, value in ending.__dict__.items():
             setattr(generation, name, value)
         if with_receiver:
             generation_finished.send(Generation, generation=generation)
@@ -85,7 +95,7 @@ def _end_in_transaction(generation: Generation, expected: str, ending: Ending, *
             finish_reason=ending.finish_reason,
         )
         if generation.started_at is not None:
-            _count_served(generation)
+            charge_rest(generation, charged_tokens)
     return True
 
 
@@ -101,15 +111,13 @@ def _prices(generation: Generation) -> Prices:
     return Prices(model.price_prompt_micro, model.price_completion_micro)
 
 
-def _count_served(generation: Generation) -> None:
-    """Add to the user's virtual token counter: input and output tokens, equally weighted."""
-    tokens = generation.prompt_tokens + generation.completion_tokens
+def _write_ending(generation: Generation, expected: str, ending: Ending) -> int | None:
+    """The one conditional UPDATE; returns the output tokens that the row told before, None when someone else won."""
+    values = {**ending.__dict__, "id": generation.pk, "expected": expected, "attempt": generation.attempt}
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO inference_served (user_id, model_id, tokens) VALUES (%s, %s, %s)"
-            " ON CONFLICT (user_id, model_id) DO UPDATE SET tokens = inference_served.tokens + EXCLUDED.tokens",
-            [generation.user_id, generation.model_id, tokens],
-        )
+        cursor.execute(END, values)
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
 
 
 def _announce(generation: Generation) -> None:

@@ -34,15 +34,15 @@ from inference.live import Live
 from inference.models import Generation, Worker
 from inference.protocol import Cancel, Drain, Message, Notice
 from inference.publisher import Publisher
-from inference.scheduling import Capacity, Running
+from inference.slots import Slots
 from inference.token_log import StaleAttempt
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
 T = TypeVar("T")
 
-WARM = 512  # conversations remembered as having a warm prefix
 SETTLE_S = 10.0
+HAND_BACK_S = 5.0  # at most, for writing that others may go on
 ENGINE_DIED = 75  # exit status; any supervisor restarts it
 
 
@@ -64,17 +64,11 @@ class EngineHost:
         self.live: dict[UUID, Live] = {}
         self.publisher = Publisher(self.live, self.may_publish)
         self.keeper = Keeper(self)
-        self.reserved: dict[int, float] = {}
+        self.slots = Slots(self)
         self.is_draining = False
-        self._claiming = threading.Lock()
-        self._running: dict[UUID, Running] = {}
-        self._starts = 0
-        self._warm: OrderedDict[UUID, None] = OrderedDict()
         self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
         self._loop = asyncio.new_event_loop()
         self._helpers: list[asyncio.Task[None]] = []
-        self._idle = threading.Event()
-        self._idle.set()
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -109,10 +103,10 @@ class EngineHost:
         """Take nothing new, let what runs end for DRAIN seconds, hand the rest back, free the engine."""
         self.is_draining = True
         self.worker.state = Worker.State.DRAINING
-        if not self._idle.wait(settings.DRAIN_S):
-            log.info("handing back %d generations", len(self._running))
+        if not self.slots.idle.wait(settings.DRAIN_S):
+            log.info("handing back %d generations", len(self.slots))
             self._loop.call_soon_threadsafe(self._cancel_all)
-            self._idle.wait(settings.DRAIN_S)
+            self.slots.idle.wait(max(settings.DRAIN_S, HAND_BACK_S))
         self.keeper.stop()
         self._call(self._stop()).result()
         claims.retire(self.worker)
@@ -142,8 +136,8 @@ class EngineHost:
 
     def _leave(self) -> None:
         self.is_draining = True
-        with self._claiming:
-            aboard = [live.generation for live in self.live.values()]
+        with self.slots.lock:
+            aboard = [live.generation for live in list(self.live.values())]
             try:
                 claims.hand_back(self.worker, aboard, engine_died=True)
                 claims.retire(self.worker)
@@ -158,48 +152,52 @@ class EngineHost:
 
     # -- one generation: in a pool thread ------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Claim and run until nothing may start here: what a ticket does."""
-        while (live := self._claim()) is not None:
-            try:
-                ending = self._call(self._run(live)).result()
-                self._conclude(live, ending)
-            finally:
-                self._forget(live)
+    def serve(self, band: int | None = None, *, direct: bool = False) -> None:
+        """Claim and run until nothing may start here: what a ticket does.
 
-    def _claim(self) -> Live | None:
-        with self._claiming:
-            if self.is_draining or self.worker.state != Worker.State.READY or not self.keeper.lease_holds():
-                return None
-            capacity = Capacity(self.engine.slots, self.engine.kv_tokens, self.reserved)
-            if len(self._running) >= capacity.slots:
-                return None
-            try:
-                generation = claims.claim(
-                    self.worker, list(self._running.values()), capacity, frozenset(self._warm), self._starts
-                )
-            except (OperationalError, InterfaceError) as error:
-                log.warning("claim: %s", error)
-                return None
-            finally:
-                close_old_connections()
-            if generation is None:
-                return None
-            self._starts += 1
-            return self._register(generation)
+        `band`: of the row that the ticket is for. `direct`: it is for this worker, which starts as much as fits.
+        """
+        if direct:
+            self.slots.called()
+        if not self.slots.has_room(band):
+            is_refused = True
+        else:
+            generation, is_refused = self.slots.take(may_fill=direct)
+            if generation is not None:
+                self._carry(self.live[generation.pk])
+        if is_refused and not direct:
+            self.slots.pass_on(band)
 
-    def _register(self, generation: Generation) -> Live:
-        live = Live(generation)
-        tokens = generation.prompt_tokens + generation.grant
-        self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
-        self.live[generation.pk] = live
-        self._idle.clear()
-        if generation.affinity is not None:
-            self._warm[generation.affinity] = None
-            self._warm.move_to_end(generation.affinity)
-            if len(self._warm) > WARM:
-                self._warm.popitem(last=False)
-        return live
+    def _carry(self, live: Live) -> None:
+        """Run a claimed generation, and each that follows it in its slot; write their ends."""
+        work = self._call(self._run(live))
+        while True:
+            following = None
+            try:
+                try:
+                    ending = work.result()
+                finally:
+                    self.slots.free(live.generation.pk)
+                try:
+                    # The next one runs while this one's end is written: a slot is free for as long as a claim takes.
+                    generation, _ = self.slots.take(may_fill=True)
+                    if generation is not None:
+                        following = self.live[generation.pk]
+                        work = self._call(self._run(following))
+                finally:
+                    self._conclude(live, ending)
+            except Exception:
+                # Its lease lapses, and another worker takes it up; what follows it is carried on.
+                log.exception("%s was not brought to its end", live.generation.pk)
+            finally:
+                self.slots.forget(live.generation.pk)
+            if following is None:
+                return
+            live = following
+
+    def may_start(self) -> bool:
+        """Whether this worker serves, is to go on, and knows that it is not given up."""
+        return not self.is_draining and self.worker.state == Worker.State.READY and self.keeper.lease_holds()
 
     def _conclude(self, live: Live, ending: Ending | None) -> None:
         """Write the end into the row, or hand it back; while the database is away, the keeper says when to retry."""
@@ -217,12 +215,6 @@ class EngineHost:
             if not self.keeper.wait_for_renewal():
                 log.error("%s not finished; its lease will lapse", live.generation.pk)
                 return
-
-    def _forget(self, live: Live) -> None:
-        self.live.pop(live.generation.pk, None)
-        self._running.pop(live.generation.pk, None)
-        if not self._running:
-            self._idle.set()
 
     # -- one generation: on the loop ---------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from inference import claims
-from inference.models import Worker
-from inference.tickets import send_tickets
+from inference.pace import Pace
+from inference.queueing import reserved_shares
 
 if TYPE_CHECKING:
     from inference.host import EngineHost
@@ -28,6 +28,7 @@ class Keeper:
         self._stopping = threading.Event()
         self._renewed = threading.Condition()
         self._renewed_at = 0.0
+        self._pace = Pace()
         self._reachable_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -69,6 +70,7 @@ class Keeper:
     def _step(self, began: float) -> None:
         host = self._host
         progress = {pk: live.progress() for pk, live in list(host.live.items())}
+        host.worker.service_s = self._pace.step(began, len(host.slots), host.slots.ended)
         renewed = claims.renew(host.worker, progress, host.engine.load())
         self._reachable_since = self._reachable_since or began
         self._renewed_at = began
@@ -84,12 +86,7 @@ class Keeper:
             claims.refund_deaths(lost)
         if began - self._reachable_since > settings.LEASE_S:
             claims.reap()
-        host.reserved = claims.reserved_shares()
-        if host.worker.state == Worker.State.READY and not host.is_draining:
-            self._send_tickets()
-
-    def _send_tickets(self) -> None:
-        host = self._host
-        free = host.engine.slots - len(host.live)
-        if free > 0 and (stale := claims.stale_waiting(host.worker.model_id, STEP_S)):
-            send_tickets(host.worker.model_id, min(free, stale))
+        host.slots.reserved = reserved_shares()
+        host.slots.peers = claims.peers(host.worker)
+        claims.end_overdue()
+        host.slots.call()

@@ -61,6 +61,7 @@ class Worker(models.Model):
     kv_usage = models.FloatField(default=0)
     prefix_queries = models.PositiveBigIntegerField(default=0)
     prefix_hits = models.PositiveBigIntegerField(default=0)
+    service_s = models.FloatField(null=True, help_text="Slot seconds per ended generation, over the last minute.")
     lease_until = models.DateTimeField()
     started_at = models.DateTimeField(default=timezone.now)
 
@@ -108,6 +109,10 @@ class Generation(models.Model):
     status = models.CharField(max_length=16, choices=Status, default=Status.WAITING)
     cancel_requested = models.BooleanField(default=False)
     band = models.SmallIntegerField(default=0)
+    weight = models.FloatField(default=1, help_text="Its plan's weight: a share of service in its band.")
+    boost_s = models.FloatField(null=True, default=20, help_text="Seconds of waiting until it is aged; NULL: never.")
+    floor = models.FloatField(default=0, help_text="The queue's clock when it arrived; lifts its user's counter.")
+    wait_until = models.DateTimeField(null=True, help_text="When it ends if it has not started; NULL: never.")
     attempt = models.PositiveSmallIntegerField(default=1)
     deaths = models.PositiveSmallIntegerField(default=0, help_text="Deaths of its own worker.")
     is_suspect = models.BooleanField(default=False, help_text="Was aboard a dead engine: runs alone next time.")
@@ -142,11 +147,13 @@ class Generation(models.Model):
             ),
         ]
         indexes: ClassVar = [
+            # For inference.waiting: the head of each user's queue is one descent.
             models.Index(
-                fields=["model", "user", "created_at"],
-                condition=models.Q(status="WAITING"),
-                name="generation_waiting",
+                fields=["model", "band", "user", "created_at"],
+                condition=models.Q(status="WAITING", cancel_requested=False),
+                name="generation_queue",
             ),
+            models.Index(fields=["wait_until"], condition=models.Q(status="WAITING"), name="generation_wait_until"),
             models.Index(fields=["worker"], condition=models.Q(status="RUNNING"), name="generation_running"),
             models.Index(
                 fields=["user"], condition=models.Q(status__in=("WAITING", "RUNNING")), name="generation_open"
@@ -177,18 +184,38 @@ class Generation(models.Model):
 
 
 class Served(models.Model):
-    """Virtual token counter of one user on one model: weighted input + output tokens served so far.
+    """Virtual token counter of one user in one band of a model: weighted tokens served so far over the plan's weight.
 
-    The fair queue serves the smallest one first (Sheng et al., "Fairness in Serving Large Language Models",
-    OSDI '24).
+    Shared by all workers (see inference.scheduling). One per band, for only users of the same band are compared: who
+    changes plans would otherwise carry the other band's count.
     """
 
     user_id = models.UUIDField()
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE)
+    band = models.SmallIntegerField(default=0)
     tokens = models.FloatField(default=0)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["user_id", "model"], name="served_user_model")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["user_id", "model", "band"], name="served_user_model_band")
+        ]
 
     def __str__(self) -> str:
         return f"{self.user_id} on {self.model_id}: {self.tokens:.0f}"
+
+
+class QueueClock(models.Model):
+    """Virtual time of one band of a model: the least counter among those who waited at the latest start.
+
+    A request takes it along when it arrives, so that a pause is no credit.
+    """
+
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE)
+    band = models.SmallIntegerField()
+    tokens = models.FloatField(default=0)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["model", "band"], name="queueclock_model_band")]
+
+    def __str__(self) -> str:
+        return f"{self.model_id}, band {self.band}: {self.tokens:.0f}"

@@ -10,16 +10,17 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from billing import operations as billing
 from billing.errors import Refusal
 from billing.models import User
 from billing.operations import Principal
-from inference import relay
+from inference import relay, waiting
 from inference.endings import end_waiting
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel, Worker
-from inference.scheduling import may_queue
+from inference.queueing import check_queue, queue_terms
 from inference.tickets import send_tickets
 
 Status = Generation.Status
@@ -76,10 +77,11 @@ def admitted(
     (context_exceeded, queue_full, and those of billing.admit).
     """
     user = principal.user
+    terms = queue_terms(user.plan)
     room = min(model.context_length - len(prompt_ids), model.max_output_tokens)
     if room < 1:
         raise context_exceeded(len(prompt_ids), model.context_length)
-    _check_queue(model)
+    check_queue(model, user, terms)
     generation_id = generation_id or uuid.uuid4()
     allowed = billing.admit(
         generation_id=generation_id, user=user, prompt_tokens=len(prompt_ids), room=room, asked=asked
@@ -99,7 +101,10 @@ def admitted(
             sampling=sampling.to_json(),
             grant=allowed.granted_tokens,
             asked=room if asked is None else min(asked, room),
-            band=user.plan.band,
+            band=terms.band,
+            weight=terms.weight,
+            boost_s=terms.boost_s,
+            wait_until=timezone.now() + timedelta(seconds=terms.max_wait_s),
         )
     except BaseException:
         billing.release(user_id=user.pk, generation_id=generation_id)
@@ -117,25 +122,14 @@ def context_exceeded(tokens: int, limit: int) -> Refusal:
     )
 
 
-def _check_queue(model: ServedModel) -> None:
-    if not may_queue(_queued(model), settings.QUEUE_DEPTH):
-        raise Refusal(
-            "queue_full", "Too many requests wait for this model; try again shortly.", status=429, retry_after=10
-        )
-
-
-def _queued(model: ServedModel) -> int:
-    """How many generations wait for a model, counted up to the most that may."""
-    return Generation.objects.filter(model=model, status=Status.WAITING)[: settings.QUEUE_DEPTH].count()
-
-
 def submit(generation: Generation) -> None:
     """Insert an admitted generation, inside the caller's transaction; a worker is called on commit.
 
     Raises IntegrityError when this user has used its client_key before.
     """
+    generation.floor = waiting.clock(generation.model_id, generation.band)  # read by the INSERT itself
     generation.save(force_insert=True)
-    transaction.on_commit(lambda: send_tickets(generation.model_id))
+    transaction.on_commit(lambda: send_tickets(generation.model_id, band=generation.band))
 
 
 def submit_own(
@@ -148,7 +142,7 @@ def submit_own(
     when the prompt does not fit or the queue is full, or when this id was used before.
     """
     own = Generation.objects.filter(user=user, status__in=Generation.OPEN).exclude(purpose="chat")
-    is_full = not may_queue(_queued(model), settings.QUEUE_DEPTH)
+    is_full = waiting.count_waiting(model.name, settings.QUEUE_DEPTH) >= settings.QUEUE_DEPTH
     if is_full or own.exists() or len(prompt_ids) + grant > model.context_length:
         return False
     generation = Generation(
@@ -164,6 +158,7 @@ def submit_own(
         grant=grant,
         asked=grant,
         band=OWN_BAND,
+        boost_s=None,  # never aged: a title must not go before a person
     )
     try:
         with transaction.atomic():

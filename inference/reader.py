@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from billing.errors import not_found, unavailable
 from inference import token_log
 from inference.protocol import Event, EventKind, Frame, Notice
-from inference.rows import Row, kept_text, look, queue_places
+from inference.queueing import queue_places
+from inference.rows import Row, kept_text, look
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ async def fetch_text(generation: UUID) -> str:
 
 
 async def fetch_places(generations: list[UUID]) -> dict[UUID, dict[str, object]]:
-    """rows.queue_places in its own thread."""
+    """queueing.queue_places in its own thread."""
     places: dict[UUID, dict[str, object]] = await database_sync_to_async(queue_places, thread_sensitive=False)(
         generations
     )

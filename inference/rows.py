@@ -2,15 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-from django.db.models import Count, F, Window
-from django.db.models.functions import Now, RowNumber
-
-from inference.models import Generation, Worker
+from inference.models import Generation
 from inference.protocol import Event
 
 
@@ -80,35 +75,3 @@ def look(generations: Sequence[UUID]) -> dict[UUID, Row]:
 def kept_text(generation: UUID) -> str:
     """An ended generation's text, until it is purged."""
     return Generation.objects.filter(pk=generation).values_list("text", flat=True).first() or ""
-
-
-def queue_places(generations: Sequence[UUID]) -> dict[UUID, dict[str, object]]:
-    """`position` (1 = next), `eta_seconds` (None while nothing is known) and `workers` for waiting generations."""
-    models = set(Generation.objects.filter(pk__in=generations).values_list("model_id", flat=True))
-    places: dict[UUID, dict[str, object]] = {}
-    for model in models:
-        states = dict(
-            Worker.objects.filter(model_id=model, lease_until__gt=Now())
-            .exclude(state=Worker.State.GONE)
-            .values_list("state")
-            .annotate(n=Count("pk"))
-        )
-        workers = "ready" if Worker.State.READY in states else "starting" if states else "none"
-        pace = seconds_per_start(model) if workers == "ready" else None
-        order = (
-            Generation.objects.filter(model_id=model, status=Generation.Status.WAITING)
-            .annotate(place=Window(RowNumber(), order_by=[F("band").desc(), F("created_at")]))
-            .values_list("pk", "place")[: settings.QUEUE_DEPTH + 1]
-        )
-        wanted = set(generations)
-        for pk, place in order:
-            if pk in wanted:
-                eta = None if pace is None else round(pace * place, 1)
-                places[pk] = {"position": place, "eta_seconds": eta, "workers": workers}
-    return places
-
-
-def seconds_per_start(model: str) -> float | None:
-    """Mean seconds between starts over the last minute; None when nothing started."""
-    starts = Generation.objects.filter(model_id=model, started_at__gt=Now() - timedelta(minutes=1)).count()
-    return 60 / starts if starts else None

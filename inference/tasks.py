@@ -23,9 +23,9 @@ KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
 
 
 @shared_task(name=TICKET)
-def ticket() -> None:
-    """One more generation waits: serve until nothing may start here."""
-    current_host().serve()
+def ticket(band: int | None = None, *, direct: bool = False) -> None:
+    """One more generation waits: serve until nothing may start here (see EngineHost.serve)."""
+    current_host().serve(band, direct=direct)
 
 
 def _live_workers() -> Q:

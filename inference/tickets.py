@@ -1,8 +1,13 @@
-"""Tickets: Celery messages that wake one worker with a free slot. They name a model, never a job."""
+"""Tickets: Celery messages that wake one worker with a free slot. They name a model, never a job.
+
+A ticket may tell the band of what waits: who has no slot for it need not look. One may also be for a certain worker,
+on the queue that Celery gives each (worker_direct).
+"""
 
 import logging
 
 from celery import current_app
+from celery.utils.nodenames import worker_direct
 from kombu.exceptions import OperationalError as BrokerError
 
 log = logging.getLogger(__name__)
@@ -15,10 +20,20 @@ def queue_name(model: str) -> str:
     return f"gpu.{model}"
 
 
-def send_tickets(model: str, count: int = 1) -> None:
+def send_tickets(model: str, count: int = 1, band: int | None = None) -> None:
     """Wake workers of a model. A hint: if the broker is away, hosts find the waiting rows themselves."""
+    _send(queue_name(model), count, {"band": band})
+
+
+def call_worker(name: str, band: int | None = None) -> None:
+    """Wake a certain worker, which starts as much as fits. A hint as well."""
+    # By name: through the exchange of these queues, each send would read the list of all workers there ever were.
+    _send(worker_direct(name).name, 1, {"band": band, "direct": True})
+
+
+def _send(queue: str, count: int, arguments: dict[str, object]) -> None:
     try:
         for _ in range(count):
-            current_app.send_task(TICKET, queue=queue_name(model), retry=False, ignore_result=True)
+            current_app.send_task(TICKET, kwargs=arguments, queue=queue, retry=False, ignore_result=True)
     except (BrokerError, OSError, TimeoutError) as error:
-        log.warning("ticket for %s lost: %r", model, error)
+        log.warning("ticket for %s lost: %r", queue, error)

@@ -160,8 +160,8 @@ def test_a_title_goes_behind_every_answer_however_long_it_waited(exchange: Ask, 
         name="w", model_id="echo", host="h", pid=1, slots=4, lease_until=timezone.now() + timedelta(minutes=1)
     )
     for starts, expected in ((3, answer.pk), (7, naming.title_id(chat.pk))):  # the third is for who waited too long
-        claimed = claims.claim(worker, [], Capacity(4, 10**9), frozenset(), starts)
-        assert claimed is not None and claimed.pk == expected
+        claimed = claims.claim(worker, [], Capacity(4, 10**9), frozenset(), starts).generations
+        assert [generation.pk for generation in claimed] == [expected]
 
 
 def pass_seconds(seconds: int) -> None:

@@ -10,11 +10,12 @@ from django.utils import timezone
 
 from billing.models import LedgerEntry
 from inference import claims
-from inference.claims import Progress
+from inference.claims import Claimed, Progress
 from inference.endings import Ending
 from inference.engine import Load
 from inference.models import Generation, Served, Worker
-from inference.scheduling import Capacity
+from inference.operations import submit
+from inference.scheduling import Capacity, Running
 
 pytestmark = pytest.mark.django_db
 Status = Generation.Status
@@ -33,7 +34,8 @@ def make_generation(user, model, **facts):
 
 
 def claim(worker, running=()):
-    return claims.claim(worker, running, SPACE, frozenset(), 0)
+    taken = claims.claim(worker, running, SPACE, frozenset(), 0).generations
+    return taken[0] if taken else None
 
 
 def lapse(generation):
@@ -77,7 +79,7 @@ def test_a_finish_writes_row_ledger_and_served_tokens_once(user, echo_model):
     assert (row.status, row.finish_reason, row.completion_tokens, row.text) == ("FINISHED", "stop", 5, "hello")
     entry = LedgerEntry.objects.get(generation_id=taken.pk)
     assert (entry.prompt_tokens, entry.completion_tokens, entry.user_id) == (3, 5, user.pk)
-    assert Served.objects.get(user_id=user.pk, model=echo_model).tokens == 8
+    assert Served.objects.get(user_id=user.pk, model=echo_model).tokens == 3 + 2 * 5
     assert not claims.finish(taken, FINISHED)
     assert LedgerEntry.objects.filter(generation_id=taken.pk).count() == 1
 
@@ -187,3 +189,103 @@ def test_an_ending_that_cannot_be_stored_is_booked_as_an_internal_error(user, ec
     row = Generation.objects.get(pk=taken.pk)
     assert (row.status, row.error_code, row.completion_tokens) == ("FAILED", "internal", 5)
     assert LedgerEntry.objects.get(generation_id=taken.pk).finish_reason == "error"
+
+
+def counter(user):
+    return Served.objects.get(user_id=user.pk).tokens
+
+
+def test_service_is_charged_as_it_happens(user, echo_model):
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model, weight=2.0)
+    taken = claim(worker)
+    assert counter(user) == 3 / 2
+    claims.renew(worker, {taken.pk: Progress(1, 4, 0)}, Load(1))
+    assert counter(user) == (3 + 2 * 4) / 2
+    claims.renew(worker, {taken.pk: Progress(1, 4, 0)}, Load(1))
+    claims.finish(taken, FINISHED)
+    assert counter(user) == (3 + 2 * 5) / 2
+
+
+def test_a_later_attempt_is_charged_only_for_what_is_new(user, echo_model):
+    old, new = make_worker(echo_model), make_worker(echo_model, "gpu2")
+    make_generation(user, echo_model)
+    first = claim(old)
+    claims.renew(old, {first.pk: Progress(1, 4, 0)}, Load(1))
+    lapse(first)
+    claims.reap()
+    claims.finish(claim(new), FINISHED)
+    assert counter(user) == 3 + 2 * 5
+
+
+def test_what_another_worker_took_over_is_not_charged_twice(user, echo_model):
+    old = make_worker(echo_model)
+    make_generation(user, echo_model)
+    first = claim(old)
+    lapse(first)
+    claims.reap()
+    claims.renew(old, {first.pk: Progress(1, 4, 0)}, Load(1))
+    assert counter(user) == 3
+
+
+def test_who_comes_back_is_lifted_to_the_least_that_waits(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    Served.objects.create(user_id=stranger.pk, model=echo_model, tokens=500)
+    make_generation(stranger, echo_model)
+    claim(worker)
+    back = make_generation(user, echo_model)
+    Generation.objects.filter(pk=back.pk).update(floor=0)
+    submitted = Generation(
+        user=user, organization_id=user.organization_id, model=echo_model, prompt_tokens=3, grant=10, band=0
+    )
+    submit(submitted)
+    submitted.refresh_from_db()
+    assert submitted.floor == 500
+    Generation.objects.filter(pk=back.pk).delete()
+    assert claim(worker).pk == submitted.pk
+    assert counter(user) == 503
+
+
+def test_counters_of_two_bands_are_two(user, echo_model):
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model)
+    make_generation(user, echo_model, band=2)
+    assert [claim(worker).band, claim(worker).band] == [2, 0]
+    assert set(Served.objects.values_list("band", "tokens")) == {(0, 3), (2, 3)}
+
+
+def test_a_claim_says_how_many_more_would_start(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    for someone in (user, stranger):
+        make_generation(someone, echo_model)
+    first = claims.claim(worker, [], SPACE, frozenset(), 0)
+    assert (first.more, first.is_refused) == (1, False)
+    full = [Running(user.pk, 0, 10)] * SPACE.slots
+    assert claims.claim(worker, full, SPACE, frozenset(), 0) == Claimed([], 0, is_refused=True)
+
+
+def test_what_waited_longer_than_its_plan_allows_ends_with_an_error(user, echo_model):
+    past, future = timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(seconds=60)
+    late = make_generation(user, echo_model, wait_until=past)
+    moved = make_generation(user, echo_model, wait_until=past, started_at=past)  # of a dead worker: it goes on
+    patient = [make_generation(user, echo_model, wait_until=future), make_generation(user, echo_model)]
+    assert claims.end_overdue() == 1
+    late.refresh_from_db()
+    assert (late.status, late.error_code, late.finish_reason) == ("FAILED", "waited_too_long", "error")
+    assert LedgerEntry.objects.get(generation_id=late.pk).prompt_tokens == 0
+    assert Generation.objects.filter(pk__in=[moved.pk, *(each.pk for each in patient)], status="WAITING").count() == 3
+
+
+def test_several_are_claimed_at_once_as_if_one_after_the_other(user, stranger, echo_model):
+    worker = make_worker(echo_model)
+    Served.objects.create(user_id=stranger.pk, model=echo_model, tokens=50)
+    make_generation(user, echo_model)
+    make_generation(stranger, echo_model)
+    paid = make_generation(user, echo_model, band=1)
+    other = make_generation(user, echo_model)
+    found = claims.claim(worker, [], SPACE, frozenset(), 0, 3)
+    assert len(found.generations) == 3 and other.pk not in {row.pk for row in found.generations}
+    assert paid.pk in {row.pk for row in found.generations}
+    assert {row.worker_id for row in found.generations} == {worker.pk}
+    assert set(Served.objects.values_list("band", "tokens")) == {(0, 3), (0, 53), (1, 3)}
+    assert claims.claim(worker, [], SPACE, frozenset(), 0, 3).generations == [other]

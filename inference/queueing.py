@@ -1,0 +1,109 @@
+"""Whether one more request may wait, and what those who wait are told: from places and measured service rates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Max
+from django.db.models.functions import Now
+
+from billing.errors import Refusal
+from billing.models import Plan, User
+from inference import waiting
+from inference.models import Generation, ServedModel, Worker
+from inference.scheduling import Capacity, may_queue, wait_s
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a user's plan says about the queue."""
+
+    band: int
+    weight: float
+    boost_s: float
+    depth: int  # requests of this band and above that may wait for a model
+    max_wait_s: float
+
+
+def queue_terms(plan: Plan) -> Terms:
+    """The terms of a plan; what it leaves open is the site's."""
+    depth, max_wait_s = getattr(plan, "queue_depth", None), getattr(plan, "max_wait_s", None)
+    return Terms(
+        band=plan.band,
+        weight=plan.weight,
+        boost_s=plan.max_wait_boost_s,
+        depth=settings.QUEUE_DEPTH if depth is None else min(depth, settings.QUEUE_DEPTH),
+        max_wait_s=settings.MAX_WAIT_S if max_wait_s is None else max_wait_s,
+    )
+
+
+def reserved_shares() -> dict[int, float]:
+    """Reserved share of the slots by priority band, from the plans."""
+    shares = Plan.objects.filter(reserved_share__gt=0).values_list("band").annotate(share=Max("reserved_share"))
+    return dict(shares)
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the workers of a model can do for a band: slots free now, and starts per second while all are taken."""
+
+    state: str  # "ready", "starting" or "none"
+    free: int
+    starts_per_s: float | None
+
+
+def service(model: str, band: int) -> Service:
+    """As the workers last told, at most a second ago."""
+    live = Worker.objects.filter(model_id=model, lease_until__gt=Now()).exclude(state=Worker.State.GONE)
+    workers = list(live.values_list("state", "slots", "running", "service_s"))
+    ready = [row[1:] for row in workers if row[0] == Worker.State.READY]
+    if not ready:
+        return Service("starting" if workers else "none", 0, None)
+    reserved = reserved_shares()
+    usable = [Capacity(slots, 0, reserved).slots_for(band) for slots, _, _ in ready]
+    free = sum(max(0, most - running) for most, (_, running, _) in zip(usable, ready, strict=True))
+    measured = [each for _, _, each in ready if each]
+    mean_s = sum(measured) / len(measured) if measured else None
+    return Service("ready", free, sum(usable) / mean_s if mean_s else None)
+
+
+def check_queue(model: ServedModel, user: User, terms: Terms) -> None:
+    """Raises Refusal (queue_full) when too many wait, or when the wait would be longer than the plan allows."""
+    queue = waiting.queue_before(model.name, terms.band, user.pk)
+    if not queue.waiting:
+        return
+    now = service(model.name, terms.band)
+    wait = wait_s(queue.ahead + 1, now.free, now.starts_per_s)
+    if not may_queue(queue.waiting, terms.depth, wait, terms.max_wait_s):
+        raise queue_full(wait)
+
+
+def queue_full(wait: float | None) -> Refusal:
+    """Too many wait; `wait`: how long one more would."""
+    return Refusal(
+        "queue_full",
+        "Too many requests wait for this model; try again shortly.",
+        status=429,
+        retry_after=10 if wait is None else max(1.0, wait),
+        estimated_wait_seconds=None if wait is None else round(wait, 1),
+    )
+
+
+def queue_places(generations: Sequence[UUID]) -> dict[UUID, dict[str, object]]:
+    """`position` (1 = next), `eta_seconds` (None while nothing is known) and `workers` for waiting generations."""
+    places: dict[UUID, dict[str, object]] = {}
+    rows = Generation.objects.filter(pk__in=generations, status=Generation.Status.WAITING)
+    bands: dict[tuple[str, int], list[UUID]] = {}
+    for pk, model, band in rows.values_list("pk", "model_id", "band"):
+        bands.setdefault((model, band), []).append(pk)
+    for (model, band), ids in bands.items():
+        now = service(model, band)
+        for pk, place in waiting.places(model, ids).items():
+            eta = wait_s(place, now.free, now.starts_per_s) if now.state == "ready" else None
+            places[pk] = {
+                "position": place,
+                "eta_seconds": None if eta is None else round(eta, 1),
+                "workers": now.state,
+            }
+    return places
