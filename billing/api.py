@@ -91,7 +91,7 @@ class MeView(ApiView):
                 email=user.email,
                 organization=user.organization_id,
                 is_staff=user.is_staff,
-                plan=PlanOut.model_validate(user.plan),
+                plan=PlanOut.model_validate(user.current_plan),
             )
         )
 
