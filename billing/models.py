@@ -16,6 +16,7 @@ from django.db.models.functions import Lower
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from billing.ledger import LedgerEntry
 from billing.windows import KeyWindow, OrganizationWindow, PlanChange, PlanOverride, PlanWindow, UsageDay
 
 __all__ = [
@@ -247,34 +248,3 @@ class ApiKey(models.Model):
     def make_secret(cls) -> str:
         """A new key."""
         return cls.PREFIX + secrets.token_urlsafe(32)
-
-
-class LedgerEntry(models.Model):
-    """One ended generation, booked in the transaction that ended it; append-only.
-
-    Subjects are opaque uuids without foreign keys, so that deleting a chat, a key or an account changes no
-    sum. Money is in micro-units of the operator's currency, rounded half up per entry.
-    """
-
-    generation_id = models.UUIDField(unique=True)
-    user_id = models.UUIDField()
-    organization_id = models.UUIDField()
-    api_key_id = models.UUIDField(null=True)
-    model = models.CharField(max_length=128)
-    purpose = models.CharField(max_length=16)
-    prompt_tokens = models.PositiveIntegerField()
-    cached_tokens = models.PositiveIntegerField(default=0)
-    completion_tokens = models.PositiveIntegerField()
-    finish_reason = models.CharField(max_length=32)
-    cost_micro = models.BigIntegerField(default=0)
-    created_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        verbose_name_plural = "ledger entries"
-        indexes: ClassVar = [
-            models.Index(fields=["user_id", "created_at"]),
-            models.Index(fields=["organization_id", "created_at"]),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.generation_id}: {self.prompt_tokens}+{self.completion_tokens}"
