@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import OperationalError
 
 from billing import counters
 from billing.counters import Subjects
@@ -74,6 +75,14 @@ def states_for(principal: Principal) -> tuple[WindowState, ...]:
         return ()
     query = _query(principal, spans) | {"peek": True, "prompt": 0, "wanted": 0, "least": 0, "places": 0}
     return _states(spans, counters.reserve(query)["states"])
+
+
+def limit_headers(principal: Principal) -> dict[str, str]:
+    """x-ratelimit-* as things stand; none while the counters cannot say."""
+    try:
+        return headers(states_for(principal))
+    except (Refusal, OperationalError):
+        return {}
 
 
 # -- what the script is asked, and what it answers ----------------------------------------------------

@@ -14,6 +14,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from billing.ledger import LedgerEntry
@@ -202,13 +203,15 @@ class User(AbstractBaseUser, PermissionsMixin):
 
         Four rows: select_related(*PLAN_ROWS) loads them with the user.
         """
-        override = getattr(self, "override", None)
-        if override is not None and override.until > timezone.now():
-            plan: Plan = override.plan
-            return plan
+        if self._override is not None and self._override.until > timezone.now():
+            return self._override.plan
         if not self.plan_is_own and self.organization.plan is not None:
             return self.organization.plan
         return self.plan
+
+    @cached_property
+    def _override(self) -> PlanOverride | None:
+        return getattr(self, "override", None)  # Django asks again and again where there is none
 
     @property
     def zone(self) -> zoneinfo.ZoneInfo:
