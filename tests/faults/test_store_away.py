@@ -55,15 +55,17 @@ def own_valkey(tmp_path: Path) -> Iterator[OwnValkey]:
 @pytest.fixture
 def own_site(db: None, tmp_path: Path, own_valkey: OwnValkey) -> Iterator[Site]:
     with Site(
-        tmp_path, database_url=database_url_of_tests(), redis_url=own_valkey.store.url, webs=1, environment={"LEASE": "1"}
+        tmp_path,
+        database_url=database_url_of_tests(),
+        redis_url=own_valkey.store.url,
+        webs=1,
+        environment={"LEASE": "1"},
     ) as running:
         yield running
 
 
 @pytest.mark.faults
-def test_requests_end_in_seconds_while_valkey_hangs(
-    own_site: Site, person: Person, own_valkey: OwnValkey
-) -> None:
+def test_requests_end_in_seconds_while_valkey_hangs(own_site: Site, person: Person, own_valkey: OwnValkey) -> None:
     http = person.http(own_site.webs[0].url)
     chat = person.chat()
     assert http.post("/v1/chat/completions", json=CALL).status_code == 200
