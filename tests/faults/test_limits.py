@@ -26,7 +26,7 @@ pytestmark = pytest.mark.faults
 def shared_site(committed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with Site(
-        folder, database_url=database_url_of_tests(), redis_url=os.environ["REDIS_URL"], webs=2, slots=32
+        folder, database_url=database_url_of_tests(), redis_url=os.environ["REDIS_URL"], webs=2, workers=2
     ) as site:
         yield site
     Generation.objects.filter(status__in=Generation.OPEN).delete()
