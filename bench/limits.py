@@ -41,6 +41,7 @@ print("made", json.dumps([str(user.pk), issue_key(user=user, name="bench")[1]]))
 """
 END = """
 import json
+from itertools import accumulate
 from django.db.models import F, Sum
 from billing import counters
 from billing.admission import states_for
@@ -50,12 +51,12 @@ from inference.models import Generation
 user = User.objects.get(pk="{user}")
 TOKENS = F("prompt_tokens") + F("completion_tokens")
 rows = list(Generation.objects.filter(user=user).order_by("admitted_at"))
-most = 0
-for row in rows:  # what was ended, or granted, at the moment of each admission
-    seen = [other for other in rows if other.admitted_at <= row.admitted_at]
-    ended = [other for other in seen if other.finished_at and other.finished_at <= row.admitted_at]
-    most = max(most, sum(other.prompt_tokens + other.completion_tokens for other in ended)
-               + sum(other.prompt_tokens + other.grant for other in seen if other not in ended))
+steps = []  # (when, how what is ended or granted changes)
+for row in rows:
+    steps.append((row.admitted_at, row.prompt_tokens + row.grant))
+    if row.finished_at:
+        steps.append((row.finished_at, row.completion_tokens - row.grant))
+most = max(accumulate(change for _, change in sorted(steps)))
 print("end", json.dumps({{
     "ledger": LedgerEntry.objects.filter(user_id=user.pk).aggregate(n=Sum(TOKENS))["n"],
     "counters": states_for(Principal(user))[0].used,
@@ -91,7 +92,7 @@ print("ms", json.dumps(1000 * sorted(times)[len(times) // 2]))
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: what the ledger says in the end, and how the calls were answered."""
+    """One run: what the ledger says in the end, how the calls were answered, and how long it took."""
 
     budget: int
     ledger: int
@@ -99,7 +100,7 @@ class Outcome:
     held: int
     most: int  # tokens ended or granted at any moment
     statuses: dict[str, int]
-    first_stuck: float | None  # share of the budget that was booked in the end
+    seconds: float
 
     @property
     def over(self) -> int:
@@ -140,7 +141,7 @@ async def _call_all(url: str, key: str, calls: int, dice: random.Random) -> list
                 return "429 for good"
             if answer.status not in (0, 429, 503):
                 return str(answer.status)
-            await asyncio.sleep(1 + 3 * dice.random())
+            await asyncio.sleep(4 + 8 * dice.random())  # Retry-After is 5, and callers need not come at once
         return "gave up"
 
     return await asyncio.gather(*(one() for _ in range(calls)))
@@ -163,6 +164,7 @@ def told(site: Site, word: str, script: str) -> Any:
 def run(site: Site, calls: int, budget: int, harm: str = "") -> tuple[Outcome, str]:
     """One budget and all callers; `harm`: flush, or kill, in the middle. Also the user's id."""
     user, key = told(site, "made", BEGIN.format(budget=budget))
+    began = time.monotonic()
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         shares = [calls // PROCESSES + (i < calls % PROCESSES) for i in range(PROCESSES)]
         work = [pool.submit(call_all, site.url, key, share, seed) for seed, share in enumerate(shares)]
@@ -178,8 +180,8 @@ def run(site: Site, calls: int, budget: int, harm: str = "") -> tuple[Outcome, s
         if (not end["open"] and not end["held"]) or time.monotonic() > deadline:
             break
         time.sleep(2)
-    stuck = end["ledger"] / budget if ends["429 for good"] else None
-    outcome = Outcome(budget, end["ledger"], end["counters"], end["held"], end["most"], dict(ends), stuck)
+    seconds = time.monotonic() - began
+    outcome = Outcome(budget, end["ledger"], end["counters"], end["held"], end["most"], dict(ends), round(seconds))
     print(f"{harm or 'undisturbed'}: {outcome}", file=sys.stderr, flush=True)
     return outcome, user
 

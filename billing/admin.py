@@ -19,6 +19,7 @@ from billing.models import (
     PlanChange,
     PlanOverride,
     PlanWindow,
+    UsageDay,
     User,
 )
 from billing.operations import forget_addresses, revoke_key, set_active
@@ -208,6 +209,20 @@ class PlanChangeAdmin(OwnedRowsAdmin):
     list_filter = ("plan", "created_at")
     search_fields = ("=user_id", "changed_by")
     date_hierarchy = "created_at"
+
+
+@admin.register(UsageDay)
+class UsageDayAdmin(OwnedRowsAdmin):
+    """Of the ledger, up to the last roll-up."""
+
+    list_display = (
+        "day", "user_link", "organization_id", "model", "purpose", "requests", "prompt_tokens", "completion_tokens",
+        "cost_micro",
+    )  # fmt: skip
+    list_filter = ("model", "purpose", "day")
+    search_fields = ("=user_id", "=organization_id", "=api_key_id")
+    date_hierarchy = "day"
+    show_full_result_count = False
 
 
 @admin.register(KeyWindow)

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
+from django.db import Error as DatabaseError
 from django.db import connection, transaction
 
 from billing import scripts
@@ -116,7 +117,7 @@ def settle(subjects: Subjects, generation_id: UUID, tokens: int) -> None:
         if run(scripts.SETTLE, **query) == "stale":
             begin_epoch()  # windows that are filled from now on have this end in them
             run(scripts.SETTLE, **query)
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, DatabaseError) as error:  # after the commit that ended it: nothing may be raised
         log.warning("reservation not settled (the sweep will): %s", error)
 
 

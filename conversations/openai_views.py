@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import TruncDate
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils import timezone
@@ -95,7 +95,7 @@ def _usage(user: User, request: HttpRequest) -> dict[str, Any]:
         .annotate(date=TruncDate("created_at"))
         .values("date")
         .annotate(
-            requests=Count("pk"),
+            requests=Count("pk", filter=Q(kind="usage")),
             prompt_tokens=Sum("prompt_tokens"),
             cached_tokens=Sum("cached_tokens"),
             completion_tokens=Sum("completion_tokens"),

@@ -15,6 +15,7 @@ from inference.models import Generation
 from tests.billing.limits import used
 from tests.end_to_end.calls import body, chunks
 from tests.faults.limits import Limit, booked, limit, parallel
+from tests.faults.streams import ask, read_to_end
 from tests.people import Person
 from tests.site import Site, database_url_of_tests, wait_until
 
@@ -88,6 +89,13 @@ def test_a_grant_cut_by_a_window_ends_as_limit_reached(shared_site: Site, person
     assert answer["choices"][0]["chatsite_finish_reason"] == "limit_reached"
     assert answer["choices"][0]["chatsite_renews_at"] == person.newest().renews_at.isoformat()
     assert answer["usage"]["total_tokens"] == 120 == booked(person)
+
+
+def test_the_native_stream_says_when_it_renews(shared_site: Site, person: Person, limit: Limit) -> None:
+    limit(("tokens", 200, 3600))
+    reading = read_to_end(ask(person, shared_site.webs[0].url, "[[n=500 itl=1 ttft=1]]"))
+    assert reading.last["finish_reason"] == "limit_reached"
+    assert reading.last["renews_at"] == person.newest().renews_at.isoformat()
 
 
 def test_a_client_that_leaves_at_frame_6_pays_once(shared_site: Site, person: Person, limit: Limit) -> None:
