@@ -140,7 +140,7 @@ async def _call_all(url: str, key: str, calls: int, dice: random.Random) -> list
             if answer.status == 429 and _sticks(answer.body):
                 return "429 for good"
             if answer.status not in (0, 429, 503):
-                return str(answer.status)
+                return f"{answer.status} {answer.body[:100]!r}"
             await asyncio.sleep(4 + 8 * dice.random())  # Retry-After is 5, and callers need not come at once
         return "gave up"
 

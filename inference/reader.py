@@ -30,6 +30,7 @@ class Reader:
         self.generation = generation
         self.seq = 0  # what the reader holds, once the buffer is taken
         self.heard_at = monotonic()
+        self.has_begun = False  # the row exists: events are being read
         self._buffer: deque[Frame | Event] = deque()
         self._bytes = 0
         self._has_gap = False
@@ -86,6 +87,7 @@ class Reader:
 
         `is_new`: the generation was made after this reader joined, so there is nothing to catch up with.
         """
+        self.has_begun = True
         if not is_new:
             async for event in self._begin(after):
                 yield event

@@ -238,6 +238,10 @@ class Hub:
             log.warning("subscriptions to %d topics not renewed: %r", len(self._topics), error)
 
     async def _check(self, generations: list[UUID]) -> None:
+        # Whoever follows before the row exists is not told that it is gone: admission may take longer than a check.
+        begun = {
+            reader for generation in generations for reader in self._readers.get(generation, ()) if reader.has_begun
+        }
         lengths = await token_log.watch(generations, await self.channel())
         rows = await fetch_rows(generations)
         waiting = [row.id for row in rows.values() if row.is_waiting]
@@ -247,9 +251,11 @@ class Hub:
             for reader in self._readers.get(generation, ()):
                 if length > reader.seq:
                     reader.mark_gap()
-                if row is None:
+                if row is None and reader in begun:
                     data = {"code": "deleted", "message": "This answer was deleted."}
                     reader.finish(Event("error", generation, reader.seq, data))
+                elif row is None:
+                    continue
                 elif row.is_ended:
                     reader.finish(row.terminal_event())
                 elif generation in places:
