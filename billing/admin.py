@@ -1,97 +1,85 @@
 """Operator's pages for plans, accounts, keys and the ledger."""
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import BaseUserCreationForm
-from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
-from django.utils.html import format_html
-from django.utils.http import urlencode
 
-from billing.models import ApiKey, LedgerEntry, Organization, Plan, User
+from billing.admin_parts import AdminBase, InlineBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
+from billing.models import (
+    ApiKey,
+    KeyWindow,
+    LedgerEntry,
+    Organization,
+    OrganizationWindow,
+    Plan,
+    PlanChange,
+    PlanOverride,
+    PlanWindow,
+    UsageDay,
+    User,
+)
 from billing.operations import forget_addresses, revoke_key, set_active
+from billing.plans import record, set_plan
 
 if TYPE_CHECKING:  # Django's classes are generic in the stubs only
-    AdminBase = admin.ModelAdmin[Any]
     UserAdminBase = DjangoUserAdmin[User]
     UserFormBase = BaseUserCreationForm[User]
 else:
-    AdminBase, UserAdminBase, UserFormBase = admin.ModelAdmin, DjangoUserAdmin, BaseUserCreationForm
+    UserAdminBase, UserFormBase = DjangoUserAdmin, BaseUserCreationForm
 
 
-class ReadOnlyAdmin(AdminBase):
-    """Looking is all that is possible."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Actions through operations need the right to change rows, though no form changes any."""
-        return bool(request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}"))
+class WindowInline(InlineBase):
+    fields = ("kind", "amount", "seconds")
+    extra = 0
 
 
-class OwnedRowsAdmin(ReadOnlyAdmin):
-    """Rows that name their user by an opaque id, and outlive the account."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        emails = User.objects.filter(pk=OuterRef("user_id")).values("email")
-        rows: QuerySet[Any] = super().get_queryset(request)
-        annotated: QuerySet[Any] = rows.annotate(email_=Subquery(emails))
-        return annotated
-
-    @admin.display(description="user", ordering="email_")
-    def user_link(self, row: Any) -> str:
-        """The account, if there is one still."""
-        return link(User(pk=row.user_id), row.email_) if row.email_ else str(row.user_id)
+class PlanWindowInline(WindowInline):
+    model = PlanWindow
 
 
-def link(target: Model | None, text: object = None) -> str:
-    """A link to a row's page in the admin; a dash where there is none."""
-    if target is None or target.pk is None:
-        return "–"
-    page = reverse(f"admin:{target._meta.app_label}_{target._meta.model_name}_change", args=[target.pk])
-    return format_html('<a href="{}">{}</a>', page, text if text is not None else target)
+class OrganizationWindowInline(WindowInline):
+    model = OrganizationWindow
 
 
-def list_link(model: type[Model], text: object, **filters: str | int | UUID) -> str:
-    """A link to a list of rows in the admin."""
-    page = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-    return format_html(
-        '<a href="{}?{}">{}</a>', page, urlencode({name: str(value) for name, value in filters.items()}), text
-    )
+class OverrideInline(InlineBase):
+    model = PlanOverride
+    fields = ("plan", "until")
+    extra = 0
 
 
 @admin.register(Plan)
 class PlanAdmin(AdminBase):
     list_display = (
         "name", "slug", "is_default", "band", "reserved_share", "weight", "max_concurrent", "max_output_tokens",
-        "people",
+        "limits", "price_multiplier", "people",
     )  # fmt: skip
     list_filter = ("is_default",)
     search_fields = ("name", "slug")
+    filter_horizontal = ("allowed_models",)
+    inlines = (PlanWindowInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Plan]:
         rows: QuerySet[Plan] = super().get_queryset(request)
-        return rows.annotate(people_=Count("users"))
+        return rows.annotate(people_=Count("users")).prefetch_related("windows")
 
     @admin.display(description="users", ordering="people_")
     def people(self, plan: Plan) -> str:
         return list_link(User, plan.people_, plan__id__exact=plan.pk)  # type: ignore[attr-defined]
 
+    @admin.display(description="windows")
+    def limits(self, plan: Plan) -> str:
+        return ", ".join(map(str, plan.windows.all())) or "–"
+
 
 @admin.register(Organization)
 class OrganizationAdmin(AdminBase):
-    list_display = ("name", "id", "people", "ledger", "created_at")
+    list_display = ("name", "id", "plan", "people", "ledger", "created_at")
+    list_select_related = ("plan",)
+    inlines = (OrganizationWindowInline,)
     search_fields = ("name", "=id", "members__email")
     readonly_fields = ("id", "people", "ledger", "created_at")
     date_hierarchy = "created_at"
@@ -128,12 +116,13 @@ class UserAdmin(UserAdminBase):
     search_fields = ("email", "organization__name", "=id")
     ordering = ("email",)
     autocomplete_fields = ("organization",)
-    readonly_fields = ("id", "organization_link", "keys", "ledger", "date_joined", "last_login")
+    readonly_fields = ("id", "organization_link", "keys", "ledger", "plan_history", "date_joined", "last_login")
+    inlines = (OverrideInline,)
     fieldsets = (
-        (None, {"fields": ("id", "email", "password", "organization", "plan", "theme", "time_zone")}),
+        (None, {"fields": ("id", "email", "password", "organization", "plan", "plan_is_own", "theme", "time_zone")}),
         ("Rights", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
         ("Dates", {"fields": ("date_joined", "last_login")}),
-        ("Related", {"fields": ("organization_link", "keys", "ledger")}),
+        ("Related", {"fields": ("organization_link", "keys", "ledger", "plan_history")}),
     )
     add_fieldsets = ((None, {"fields": ("email", "organization", "plan", "password1", "password2")}),)
     actions = ("deactivate", "activate")
@@ -147,6 +136,29 @@ class UserAdmin(UserAdminBase):
         super().save_model(request, user, form, change)
         if "email" in form.changed_data:
             forget_addresses(user=user)
+        if "plan" in form.changed_data:
+            record(user=user, plan=user.plan.slug, changed_by=str(request.user))
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        """Overrides have a place in the history too."""
+        super().save_formset(request, form, formset, change)
+        for override, _ in [*((new, None) for new in formset.new_objects), *formset.changed_objects]:
+            by = str(request.user)
+            record(user=override.user, plan=override.plan.slug, until=override.until, changed_by=by)
+        for _ in formset.deleted_objects:
+            record(user=form.instance, plan="", changed_by=str(request.user))
+
+    def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
+        return self.inlines if obj else ()
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """One more for each plan: put the chosen accounts on it."""
+        actions: dict[str, Any] = super().get_actions(request)
+        if self.has_change_permission(request):
+            for plan in Plan.objects.all():
+                name = f"set_plan_{plan.slug}"
+                actions[name] = (_setter(plan), name, f"Put on plan {plan.name}")
+        return actions
 
     @admin.display(description="organization", ordering="organization__name")
     def organization_link(self, user: User) -> str:
@@ -159,6 +171,10 @@ class UserAdmin(UserAdminBase):
     @admin.display(description="ledger")
     def ledger(self, user: User) -> str:
         return list_link(LedgerEntry, "entries", user_id__exact=user.pk)
+
+    @admin.display(description="plan changes")
+    def plan_history(self, user: User) -> str:
+        return list_link(PlanChange, "history", user_id__exact=user.pk)
 
     @admin.action(description="Deactivate: close the account to its owner and its keys", permissions=["change"])
     def deactivate(self, request: HttpRequest, users: QuerySet[User]) -> None:
@@ -174,6 +190,49 @@ class UserAdmin(UserAdminBase):
             set_active(user=user, is_active=is_active)
             self.log_change(request, user, "Activated." if is_active else "Deactivated.")
         self.message_user(request, f"{len(chosen)} accounts are {'open' if is_active else 'closed'}.")
+
+
+def _setter(plan: Plan) -> Any:
+    def act(page: UserAdmin, request: HttpRequest, users: QuerySet[User]) -> None:
+        chosen = list(users)
+        for user in chosen:
+            set_plan(user=user, plan=plan, changed_by=str(request.user))
+            page.log_change(request, user, f"Put on plan {plan.slug}.")
+        page.message_user(request, f"{len(chosen)} accounts are on {plan.name}.")
+
+    return act
+
+
+@admin.register(PlanChange)
+class PlanChangeAdmin(OwnedRowsAdmin):
+    list_display = ("created_at", "user_link", "plan", "until", "changed_by")
+    list_filter = ("plan", "created_at")
+    search_fields = ("=user_id", "changed_by")
+    date_hierarchy = "created_at"
+
+
+@admin.register(UsageDay)
+class UsageDayAdmin(OwnedRowsAdmin):
+    """Of the ledger, up to the last roll-up."""
+
+    list_display = (
+        "day", "user_link", "organization_id", "model", "purpose", "requests", "prompt_tokens", "completion_tokens",
+        "cost_micro",
+    )  # fmt: skip
+    list_filter = ("model", "purpose", "day")
+    search_fields = ("=user_id", "=organization_id", "=api_key_id")
+    date_hierarchy = "day"
+    show_full_result_count = False
+
+
+@admin.register(KeyWindow)
+class KeyWindowAdmin(AdminBase):
+    """Limits of single API keys; their plan's hold beside them."""
+
+    list_display = ("api_key", "kind", "amount", "seconds")
+    list_select_related = ("api_key",)
+    search_fields = ("api_key__hint", "api_key__name", "api_key__user__email")
+    autocomplete_fields = ("api_key",)
 
 
 @admin.register(ApiKey)

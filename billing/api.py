@@ -4,6 +4,7 @@ import datetime
 from typing import ClassVar
 from uuid import UUID
 
+from django.http import HttpResponse, HttpResponseBase
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from pydantic import BaseModel, ConfigDict
@@ -11,10 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing import schema  # noqa: F401 - registers with drf-spectacular
+from billing.admission import states_for
 from billing.bodies import Body
+from billing.errors import Refusal
+from billing.limits import WindowState
 from billing.operations import issue_key, revoke_key
 from billing.text import clean
-from billing.usage import by_day, period
+from billing.usage import SUMS, as_csv, groups, period, summed
 from billing.views import ApiView, rendered
 
 
@@ -62,11 +66,12 @@ class KeysOut(BaseModel):
     items: list[KeyOut]
 
 
-class DayOut(BaseModel):
-    """One day (UTC) and model; money in micro-units of the operator's currency."""
+class SumOut(BaseModel):
+    """Sums of one group; what was not grouped by is left out. Money in micro-units of the operator's currency."""
 
-    day: datetime.date
-    model: str
+    day: datetime.date | None = None
+    model: str | None = None
+    key: UUID | None = None
     requests: int
     prompt_tokens: int
     cached_tokens: int
@@ -74,10 +79,45 @@ class DayOut(BaseModel):
     cost_micro: int
 
 
+class LimitOut(BaseModel):
+    """One window. `used` counts running answers with what they may still write; `renews_at`: when some of it is back,
+    `renewed_at`: when all of it is; null while nothing is used."""
+
+    name: str
+    limit_of: str
+    kind: str
+    window_seconds: int
+    amount: int
+    used: int
+    left: int
+    renews_at: datetime.datetime | None
+    renewed_at: datetime.datetime | None
+
+    @classmethod
+    def of(cls, state: WindowState, now: datetime.datetime) -> "LimitOut":
+        window, is_used = state.window, state.used > 0
+        return cls(
+            name=window.name,
+            limit_of=window.holder,
+            kind=window.kind,
+            window_seconds=window.seconds,
+            amount=window.amount,
+            used=state.used,
+            left=state.left,
+            renews_at=now + datetime.timedelta(seconds=state.next_s) if is_used else None,
+            renewed_at=now + datetime.timedelta(seconds=state.full_s) if is_used else None,
+        )
+
+
+class LimitsOut(BaseModel):
+    plan: PlanOut
+    items: list[LimitOut]
+
+
 class UsageOut(BaseModel):
     first: datetime.date
     last: datetime.date
-    items: list[DayOut]
+    items: list[SumOut]
 
 
 class MeView(ApiView):
@@ -91,7 +131,7 @@ class MeView(ApiView):
                 email=user.email,
                 organization=user.organization_id,
                 is_staff=user.is_staff,
-                plan=PlanOut.model_validate(user.plan),
+                plan=PlanOut.model_validate(user.current_plan),
             )
         )
 
@@ -117,16 +157,39 @@ class KeyView(ApiView):
         return Response(status=204)
 
 
+class LimitsView(ApiView):
+    @extend_schema(responses=LimitsOut)
+    def get(self, request: Request) -> Response:
+        """What your plan, your organization and the key you use allow, what is used of it, and when it renews."""
+        states, now = states_for(self.principal), timezone.now()
+        items = [LimitOut.of(state, now) for state in states]
+        return rendered(LimitsOut(plan=PlanOut.model_validate(self.user.current_plan), items=items))
+
+
 class UsageView(ApiView):
     DAYS: ClassVar = [
         OpenApiParameter("from", datetime.date, description="First day (UTC); default: 30 days up to `to`."),
         OpenApiParameter("to", datetime.date, description="Last day (UTC); default: today."),
+        OpenApiParameter(
+            "group", str, description="Of `day`, `model`, `key`, separated by commas; default: day,model."
+        ),
+        OpenApiParameter("as", str, enum=["json", "csv"], description="`csv`: the sums as a file."),
     ]
 
     @extend_schema(parameters=DAYS, responses=UsageOut)
-    def get(self, request: Request) -> Response:
-        """What you used, by day and model. Deleting a chat changes nothing here."""
+    def get(self, request: Request) -> HttpResponseBase:
+        """What you used. Deleting a chat changes nothing here."""
         query = request.query_params
         first, last = period(query.get("from"), query.get("to"), timezone.now().date())
-        days = by_day(user_id=self.user.pk, first=first, last=last)
-        return rendered(UsageOut(first=first, last=last, items=[DayOut(**day) for day in days]))
+        by = groups(query.get("group"))
+        if query.get("as", "json") not in ("json", "csv"):
+            raise Refusal("invalid_request", "as is json or csv.", param="as")
+        rows = summed(user_id=self.user.pk, first=first, last=last, by=by)
+        if query.get("as") == "csv":
+            named = {"Content-Disposition": f'attachment; filename="usage-{first}-{last}.csv"'}
+            return HttpResponse(as_csv(rows, by), content_type="text/csv; charset=utf-8", headers=named)
+        body = UsageOut(first=first, last=last, items=[SumOut(**row) for row in rows])
+        grouped = {*by, *SUMS}
+        return Response(
+            body.model_dump(mode="json", include={"first": True, "last": True, "items": {"__all__": grouped}})
+        )

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from billing.errors import Refusal
-from billing.models import ApiKey, User
+from billing.models import PLAN_ROWS, ApiKey, User
 from billing.operations import Principal
 
 LAST_USED_STEP = datetime.timedelta(minutes=1)
@@ -31,9 +31,8 @@ def key_principal(authorization: str) -> Principal:
     if scheme.lower() != "bearer" or not secret.strip().isascii():
         raise unauthenticated()
     digest = ApiKey.digest_of(secret.strip())
-    key = (
-        ApiKey.objects.select_related("user__plan").filter(digest=digest, revoked_at=None, user__is_active=True).first()
-    )
+    rows = ApiKey.objects.select_related("user", *(f"user__{row}" for row in PLAN_ROWS))
+    key = rows.filter(digest=digest, revoked_at=None, user__is_active=True).first()
     if key is None:
         raise unauthenticated("This API key is unknown or revoked.")
     now = timezone.now()
@@ -51,7 +50,7 @@ def session_user(cookie_header: str) -> User | None:
     if session.get(BACKEND_SESSION_KEY) not in settings.AUTHENTICATION_BACKENDS:
         return None
     try:
-        user = User.objects.select_related("plan").filter(pk=session.get(SESSION_KEY), is_active=True).first()
+        user = User.objects.select_related(*PLAN_ROWS).filter(pk=session.get(SESSION_KEY), is_active=True).first()
     except ValidationError:
         return None
     known = user and constant_time_compare(session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash())

@@ -1,12 +1,14 @@
 """Refusals: every "no" that a caller can act on, rendered in one place for each protocol."""
 
+from math import ceil
 from typing import Any
 
 
 class Refusal(Exception):
     """A request that is refused: machine-readable `code`, HTTP `status`, a message for people.
 
-    `param` names the field at fault; `retry_after` is in seconds; `extra` holds further machine-readable facts.
+    `param` names the field at fault; `retry_after` is in seconds; `limit_headers` go on every answer of /v1;
+    `extra` holds further machine-readable facts.
     """
 
     def __init__(
@@ -17,17 +19,19 @@ class Refusal(Exception):
         status: int = 400,
         param: str | None = None,
         retry_after: float | None = None,
+        limit_headers: dict[str, str] | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.status = code, message, status
         self.param, self.retry_after, self.extra = param, retry_after, extra
+        self.limit_headers = limit_headers or {}
 
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds, at least 1 and at most 60 (the official client ignores more)."""
+        """Retry-After in whole seconds, at least 1 and at most 60 (the official client ignores more); x-ratelimit-*."""
         if self.retry_after is None:
-            return {}
-        return {"Retry-After": str(max(1, min(60, round(self.retry_after))))}
+            return dict(self.limit_headers)
+        return {"Retry-After": str(max(1, min(60, ceil(self.retry_after)))), **self.limit_headers}
 
     def body(self) -> dict[str, Any]:
         """The native API's error body."""
@@ -48,6 +52,7 @@ class Refusal(Exception):
                 "type": OPENAI_TYPES.get(self.status, "invalid_request_error"),
                 "param": self.param,
                 "code": self.code,
+                **({} if self.retry_after is None else {"retry_after": self.retry_after}),
                 **self.extra,
             }
         }

@@ -4,19 +4,39 @@ import hashlib
 import secrets
 import uuid
 import zoneinfo
+from decimal import Decimal
 from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import BaseUserManager
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
+
+from billing.ledger import LedgerEntry
+from billing.windows import KeyWindow, OrganizationWindow, PlanChange, PlanOverride, PlanWindow, UsageDay
+
+__all__ = [
+    "ApiKey",
+    "KeyWindow",
+    "LedgerEntry",
+    "Organization",
+    "OrganizationWindow",
+    "Plan",
+    "PlanChange",
+    "PlanOverride",
+    "PlanWindow",
+    "UsageDay",
+    "User",
+]
 
 
 class Plan(models.Model):
-    """What an operator sells: caps, priority and prices. Token windows follow in billing.limits."""
+    """What an operator sells: caps, priority, prices, and any number of windows (PlanWindow)."""
 
     slug = models.SlugField(unique=True)
     name = models.CharField(max_length=64)
@@ -27,14 +47,42 @@ class Plan(models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
         help_text=_("Share of a worker's slots that lower bands never get, 0 to 1."),
     )
-    weight = models.FloatField(default=1, validators=[MinValueValidator(0.01)])
+    weight = models.FloatField(default=1, validators=[MinValueValidator(0.01), MaxValueValidator(1000.0)])
     max_wait_boost_s = models.FloatField(
         default=20,
-        validators=[MinValueValidator(0.0)],
+        validators=[MinValueValidator(0.0), MaxValueValidator(86_400.0)],
         help_text=_("Seconds of waiting after which a request is aged."),
     )
     max_concurrent = models.PositiveIntegerField(default=4, help_text=_("Generations of one user at a time."))
-    max_output_tokens = models.PositiveIntegerField(default=4096)
+    max_output_tokens = models.PositiveIntegerField(default=4096, help_text=_("Tokens that one answer may have."))
+    max_context_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("Input and output of one answer together; empty: what the model reads."),
+    )
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text=_("Of one person; empty: any number.")
+    )
+    allowed_models = models.ManyToManyField(
+        "inference.ServedModel", blank=True, related_name="plans", help_text=_("None chosen: all of them.")
+    )
+    queue_depth = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("Requests that may wait for a model; empty: as many as the site lets.")
+    )
+    max_wait_s = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1.0), MaxValueValidator(86_400.0)],
+        help_text=_("Seconds of waiting after which a request is given up; empty: MAX_WAIT."),
+    )
+    price_multiplier = models.DecimalField(
+        max_digits=8,
+        decimal_places=4,
+        default=Decimal(1),
+        validators=[MinValueValidator(Decimal(0))],
+        help_text=_("Times the model's price."),
+    )
 
     class Meta:
         ordering = ("band", "slug")
@@ -45,10 +93,33 @@ class Plan(models.Model):
             models.CheckConstraint(
                 condition=models.Q(reserved_share__gte=0, reserved_share__lte=1), name="plan_reserved_share"
             ),
+            # PostgreSQL's NaN is greater than every number, so that the upper bounds keep it out.
+            models.CheckConstraint(condition=models.Q(weight__gte=0.01, weight__lte=1000), name="plan_weight"),
+            models.CheckConstraint(
+                condition=models.Q(max_wait_boost_s__gte=0, max_wait_boost_s__lte=86_400), name="plan_max_wait_boost"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(max_wait_s__isnull=True) | models.Q(max_wait_s__gte=1, max_wait_s__lte=86_400),
+                name="plan_max_wait",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(price_multiplier__gte=0, price_multiplier__lt=10_000), name="plan_price_multiplier"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError when the bands' reserved shares together are more than there is."""
+        super().clean()
+        shares = {self.band: self.reserved_share}
+        for band, share in Plan.objects.exclude(pk=self.pk).values_list("band", "reserved_share"):
+            shares[band] = max(share, shares.get(band, 0))
+        total = sum(shares.values())
+        if total > 1 + 1e-9:
+            said = _("With this, the bands reserve %(total).0f %% of the slots together: at most 100 %% are there.")
+            raise ValidationError({"reserved_share": ValidationError(said, params={"total": 100 * total})})
 
 
 class Organization(models.Model):
@@ -56,6 +127,14 @@ class Organization(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=255)
+    plan = models.ForeignKey(
+        Plan,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="organizations",
+        help_text=_("Of the members who have no plan of their own."),
+    )
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
@@ -75,6 +154,9 @@ class UserManager(BaseUserManager["User"]):
         return create_user(email=email, password=password, is_superuser=True)
 
 
+PLAN_ROWS = ("plan", "organization__plan", "override__plan")
+
+
 class User(AbstractBaseUser, PermissionsMixin):
     """A person who chats; belongs to one organization and is on one plan."""
 
@@ -91,6 +173,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     )
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="users")
+    plan_is_own = models.BooleanField(default=False, help_text=_("Holds even where the organization has another plan."))
     theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
     time_zone = models.CharField(max_length=64, default="UTC", help_text=_("An IANA name, such as Europe/Zurich."))
     is_active = models.BooleanField(default=True)
@@ -113,6 +196,22 @@ class User(AbstractBaseUser, PermissionsMixin):
         """Before the checks for uniqueness: forms bring addresses in any case."""
         self.email = self.email.lower()
         super().clean()
+
+    @property
+    def current_plan(self) -> Plan:
+        """The plan that holds now: an override's, else the organization's for who has none of their own, else theirs.
+
+        Four rows: select_related(*PLAN_ROWS) loads them with the user.
+        """
+        if self._override is not None and self._override.until > timezone.now():
+            return self._override.plan
+        if not self.plan_is_own and self.organization.plan is not None:
+            return self.organization.plan
+        return self.plan
+
+    @cached_property
+    def _override(self) -> PlanOverride | None:
+        return getattr(self, "override", None)  # Django asks again and again where there is none
 
     @property
     def zone(self) -> zoneinfo.ZoneInfo:
@@ -152,34 +251,3 @@ class ApiKey(models.Model):
     def make_secret(cls) -> str:
         """A new key."""
         return cls.PREFIX + secrets.token_urlsafe(32)
-
-
-class LedgerEntry(models.Model):
-    """One ended generation, booked in the transaction that ended it; append-only.
-
-    Subjects are opaque uuids without foreign keys, so that deleting a chat, a key or an account changes no
-    sum. Money is in micro-units of the operator's currency, rounded half up per entry.
-    """
-
-    generation_id = models.UUIDField(unique=True)
-    user_id = models.UUIDField()
-    organization_id = models.UUIDField()
-    api_key_id = models.UUIDField(null=True)
-    model = models.CharField(max_length=128)
-    purpose = models.CharField(max_length=16)
-    prompt_tokens = models.PositiveIntegerField()
-    cached_tokens = models.PositiveIntegerField(default=0)
-    completion_tokens = models.PositiveIntegerField()
-    finish_reason = models.CharField(max_length=32)
-    cost_micro = models.BigIntegerField(default=0)
-    created_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        verbose_name_plural = "ledger entries"
-        indexes: ClassVar = [
-            models.Index(fields=["user_id", "created_at"]),
-            models.Index(fields=["organization_id", "created_at"]),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.generation_id}: {self.prompt_tokens}+{self.completion_tokens}"

@@ -1,7 +1,8 @@
-"""Acts on accounts, keys, reservations and the ledger."""
+"""Acts on accounts, keys and the ledger; reservations are in billing.admission, plans in billing.plans."""
 
 import zoneinfo
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from allauth.account.models import EmailAddress
@@ -11,9 +12,8 @@ from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from billing import counters, pricing
+from billing import pricing
 from billing.errors import Refusal, not_found
-from billing.limits import Allowed, Refused, decide
 from billing.models import ApiKey, LedgerEntry, Organization, Plan, User
 from billing.text import clean
 
@@ -106,31 +106,6 @@ class Principal:
         return self.api_key.pk if self.api_key else None
 
 
-def admit(*, generation_id: UUID, user: User, prompt_tokens: int, room: int, asked: int | None) -> Allowed:
-    """Reserve a place and tokens for one generation, in one atomic step of the counter store.
-
-    `room`: output tokens that model and context allow; `asked`: what the caller wants at most. Raises Refusal
-    (too_many_generations with 429; unavailable with 503 when the counters cannot be reached).
-    """
-    decision = decide(room=room, asked=asked, plan_output=user.plan.max_output_tokens)
-    if isinstance(decision, Refused):
-        raise Refusal(decision.reason, decision.message, status=429, retry_after=decision.retry_after)
-    tokens = prompt_tokens + decision.granted_tokens
-    if not counters.reserve(user.pk, generation_id, tokens, user.plan.max_concurrent):
-        raise Refusal(
-            "too_many_generations",
-            f"Your plan runs {user.plan.max_concurrent} answers at a time; wait for one to end.",
-            status=429,
-            retry_after=5,
-        )
-    return decision
-
-
-def release(*, user_id: UUID, generation_id: UUID) -> None:
-    """Give a reservation back. Doing it twice is harmless; a store that is away is left to the sweep."""
-    counters.release(user_id, [generation_id])
-
-
 @dataclass(frozen=True)
 class Usage:
     """What one generation used, in tokens."""
@@ -151,10 +126,12 @@ def book(
     prices: pricing.Prices,
     usage: Usage,
     finish_reason: str,
+    admitted_at: datetime | None = None,
 ) -> LedgerEntry:
     """Write the ledger entry of an ended generation; called inside the finishing transaction.
 
-    Raises IntegrityError when this generation is booked already.
+    `admitted_at`: when it was reserved, by the counters' clock; its windows count it from then. Raises
+    IntegrityError when this generation is booked already.
     """
     return LedgerEntry.objects.create(
         generation_id=generation_id,
@@ -167,5 +144,30 @@ def book(
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         finish_reason=finish_reason,
+        price_multiplier=prices.multiplier,
         cost_micro=0 if purpose != "chat" else pricing.cost(prices, usage.prompt_tokens, usage.completion_tokens),
+        admitted_at=admitted_at,
+    )
+
+
+def correct(
+    *, entry: LedgerEntry, prompt_tokens: int = 0, completion_tokens: int = 0, cost_micro: int = 0, note: str
+) -> LedgerEntry:
+    """Add an entry that changes the sums of an earlier one, which stays as it is; differences may be negative.
+
+    Money and statistics follow; the windows of limits, which count what was generated, do not.
+    """
+    return LedgerEntry.objects.create(
+        kind=LedgerEntry.Kind.CORRECTION,
+        generation_id=entry.generation_id,
+        user_id=entry.user_id,
+        organization_id=entry.organization_id,
+        api_key_id=entry.api_key_id,
+        model=entry.model,
+        purpose=entry.purpose,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        finish_reason=entry.finish_reason,
+        cost_micro=cost_micro,
+        note=note,
     )

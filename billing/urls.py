@@ -6,5 +6,6 @@ urlpatterns = [
     path("me", api.MeView.as_view(), name="me"),
     path("keys", api.KeysView.as_view(), name="keys"),
     path("keys/<uuid:key_id>", api.KeyView.as_view(), name="key"),
+    path("limits", api.LimitsView.as_view(), name="limits"),
     path("usage", api.UsageView.as_view(), name="usage"),
 ]

@@ -1,29 +1,35 @@
-"""What someone used, summed from the ledger."""
+"""What someone used, summed from the ledger; and the ledger rolled up by day."""
 
+import csv
 import datetime
-from typing import TypedDict
+import io
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 from uuid import UUID
 
-from django.db.models import Count, Sum
+from django.db import connection, transaction
+from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import TruncDate
 
 from billing.errors import Refusal
-from billing.models import LedgerEntry
+from billing.models import LedgerEntry, UsageDay
 
 DEFAULT_DAYS = 30
 MOST_DAYS = 366
 
+Group = Literal["day", "model", "key"]
+SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro")
+_FIELDS: dict[Group, str] = {"day": "day", "model": "model", "key": "api_key_id"}
 
-class Day(TypedDict):
-    """One day (UTC) and model."""
-
-    day: datetime.date
-    model: str
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost_micro: int
+ROLL_UP = """
+INSERT INTO billing_usageday (id, day, user_id, organization_id, api_key_id, model, purpose, requests, prompt_tokens,
+                              cached_tokens, completion_tokens, cost_micro)
+SELECT gen_random_uuid(), (created_at AT TIME ZONE 'UTC')::date AS day, user_id, organization_id, api_key_id, model,
+       purpose, count(*) FILTER (WHERE kind = 'usage'), sum(prompt_tokens), sum(cached_tokens),
+       sum(completion_tokens), sum(cost_micro)
+FROM billing_ledgerentry WHERE created_at >= %(since)s AND created_at <= %(until)s
+GROUP BY day, user_id, organization_id, api_key_id, model, purpose
+"""
 
 
 def period(first: str | None, last: str | None, today: datetime.date) -> tuple[datetime.date, datetime.date]:
@@ -37,35 +43,75 @@ def period(first: str | None, last: str | None, today: datetime.date) -> tuple[d
     return start, end
 
 
-def by_day(*, user_id: UUID, first: datetime.date, last: datetime.date) -> list[Day]:
-    """The user's sums by day and model, oldest first; both days included; money in micro-units."""
-    since = datetime.datetime.combine(first, datetime.time.min, datetime.UTC)
-    until = datetime.datetime.combine(last, datetime.time.max, datetime.UTC)
+def groups(text: str | None) -> tuple[Group, ...]:
+    """The query parameter `group`: day, model and key, separated by commas. Raises Refusal (invalid_request)."""
+    names = (text or "day,model").split(",")
+    known = get_args(Group)
+    if not set(names) <= set(known) or len(names) > len(known):
+        raise Refusal("invalid_request", f"group is of {', '.join(known)}, separated by commas.", param="group")
+    return tuple(name for name in known if name in names)
+
+
+def summed(*, user_id: UUID, first: datetime.date, last: datetime.date, by: tuple[Group, ...]) -> list[dict[str, Any]]:
+    """The user's sums in these groups, in their order; both days included (UTC); money in micro-units.
+
+    From the ledger itself, so that they are true at every moment.
+    """
+    since, until = _span(first, last)
+    fields = [_FIELDS[name] for name in by]
     rows = (
         LedgerEntry.objects.filter(user_id=user_id, created_at__gte=since, created_at__lte=until)
         .annotate(day=TruncDate("created_at", tzinfo=datetime.UTC))
-        .values("day", "model")
+        .values(*fields)
         .annotate(
-            requests=Count("pk"),
+            requests=Count("pk", filter=Q(kind="usage")),
             prompt=Sum("prompt_tokens"),
             cached=Sum("cached_tokens"),
             completion=Sum("completion_tokens"),
             cost=Sum("cost_micro"),
         )
-        .order_by("day", "model")
+        .order_by(*(F(field).asc(nulls_first=True) for field in fields))
     )
     return [
-        Day(
-            day=row["day"],
-            model=row["model"],
-            requests=row["requests"],
-            prompt_tokens=row["prompt"],
-            cached_tokens=row["cached"],
-            completion_tokens=row["completion"],
-            cost_micro=row["cost"],
-        )
+        {name: row[_FIELDS[name]] for name in by}
+        | {
+            "requests": row["requests"],
+            "prompt_tokens": row["prompt"],
+            "cached_tokens": row["cached"],
+            "completion_tokens": row["completion"],
+            "cost_micro": row["cost"],
+        }
         for row in rows
     ]
+
+
+def as_csv(rows: Iterable[dict[str, Any]], by: tuple[Group, ...]) -> str:
+    """The sums as CSV with a head; a spreadsheet must not take a model's name for a formula."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*by, *SUMS], extrasaction="ignore", lineterminator="\r\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: f"'{value}" if str(value)[:1] in "=+-@" else value for name, value in row.items()})
+    return out.getvalue()
+
+
+def roll_up(first: datetime.date, last: datetime.date) -> int:
+    """Sum the ledger of these days (UTC, both included) anew into UsageDay; returns how many rows that makes.
+
+    Doing it again gives the same numbers. Readers see the old sums or the new ones, never half of them.
+    """
+    since, until = _span(first, last)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('billing_usageday'))")
+        UsageDay.objects.filter(day__gte=first, day__lte=last).delete()
+        cursor.execute(ROLL_UP, {"since": since, "until": until})
+        return int(cursor.rowcount)
+
+
+def _span(first: datetime.date, last: datetime.date) -> tuple[datetime.datetime, datetime.datetime]:
+    """The first and the last moment."""
+    since = datetime.datetime.combine(first, datetime.time.min, datetime.UTC)
+    return since, datetime.datetime.combine(last, datetime.time.max, datetime.UTC)
 
 
 def _day(text: str, param: str) -> datetime.date:

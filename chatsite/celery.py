@@ -20,6 +20,8 @@ app.conf.beat_schedule = {
     "purge": {"task": "inference.purge", "schedule": 15.0, "options": {"expires": 60}},
     "settle titles": {"task": "conversations.settle_titles", "schedule": 20.0, "options": {"expires": 60}},
     "sweep reservations": {"task": "inference.sweep_reservations", "schedule": 60.0, "options": {"expires": 60}},
+    "reconcile limits": {"task": "inference.reconcile_limits", "schedule": 300.0, "options": {"expires": 300}},
+    "roll up usage": {"task": "billing.roll_up_usage", "schedule": 600.0, "options": {"expires": 600}},
 }
 
 

@@ -294,6 +294,9 @@ ENGINE_OPTIONS = env.text("ENGINE_OPTIONS", "{}", "More arguments for vLLM's eng
 
 # -- the life of a generation -----------------------------------------------------------------------
 
+LEAST_ANSWER = env.integer(
+    "LEAST_ANSWER", 16, "Output tokens; a limit that leaves fewer refuses the request", minimum=1
+)
 QUEUE_DEPTH = env.integer("QUEUE_DEPTH", 1000, "Requests that may wait for one model; more get 429", minimum=1)
 MAX_WAIT_S = env.seconds("MAX_WAIT", 300, "Seconds that a request may wait for its turn; then it ends, or gets 429")
 LEASE_S = env.seconds("LEASE", 3, "Seconds after which a silent worker's generations go elsewhere")

@@ -8,7 +8,7 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 
-from billing.admin import ReadOnlyAdmin, link, list_link
+from billing.admin_parts import ReadOnlyAdmin, link, list_link
 from conversations.models import Conversation
 from inference.models import Generation
 

@@ -9,9 +9,10 @@ import psycopg.errors
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from billing.admission import release
 from billing.errors import Refusal, not_found
 from billing.models import User
-from billing.operations import Principal, release
+from billing.operations import Principal
 from conversations import notices, titles
 from conversations.assembly import Assembled, assemble
 from conversations.models import Conversation, Message
@@ -84,7 +85,7 @@ def request_answer(ask: Ask) -> Sent:
             leaf=leaf,
             content=ask.content if ask.has_new_message else None,
             asked=ask.asked,
-            plan_output=ask.principal.user.plan.max_output_tokens,
+            plan=ask.principal.user.current_plan,
         )
         with admitted(
             principal=ask.principal,
@@ -158,7 +159,7 @@ def _earlier(ask: Ask) -> Sent | None:
 def _lost_to_earlier(ask: Ask, generation_id: UUID) -> Sent:
     """The key was used while this request was under way: its result, without a second reservation."""
     if not Generation.objects.filter(pk=generation_id, status__in=Generation.OPEN).exists():
-        release(user_id=ask.principal.user.pk, generation_id=generation_id)
+        release(principal=ask.principal, generation_id=generation_id)
     earlier = _earlier(ask)
     if earlier is None:  # the message's id alone is taken, perhaps by another user
         raise id_taken()

@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from billing.errors import Refusal, not_found
+from billing.models import Plan
 from conversations import branches, prompts
 from conversations.models import Conversation
 from inference.models import ServedModel
+from inference.operations import context_of
 from inference.templating import ModelFilesMissing, Template, TemplateRefused, load_template
 from inference.turns import Turn
 
@@ -27,24 +29,25 @@ def assemble(
     leaf: UUID | None,
     content: str | None,
     asked: int | None,
-    plan_output: int,
+    plan: Plan,
 ) -> Assembled:
     """System prompt, the newest turns up to `leaf` that fit, and `content` (None: `leaf` is to be answered again).
 
-    `asked`, `plan_output`: output tokens, as in prompts.output_budget. Raises Refusal (context_length_exceeded,
+    `asked`: output tokens, as in prompts.output_budget. Raises Refusal (context_length_exceeded,
     not_found, turns_refused, model_not_ready).
     """
     template = _template(model)
     new_tokens = template.count(content) if content is not None else 0
     pieces = _pieces(conversation, leaf, template, new_tokens if content is not None else None)
     own = {"system": conversation.system_prompt, "user": content or ""}
+    context = context_of(model, plan)
     output = prompts.output_budget(
-        context_length=model.context_length,
+        context_length=context,
         asked=asked,
-        plan_output=plan_output,
+        plan_output=plan.max_output_tokens,
         model_output=model.max_output_tokens,
     )
-    limit, omitted, is_measured = model.context_length, 0, False
+    limit, omitted, is_measured = context, 0, False
     while True:
         built = prompts.build(pieces, context_length=limit, output_budget=output, overhead=template.overhead)
         if isinstance(built, prompts.TooLong):
@@ -52,7 +55,7 @@ def assemble(
         turns = _turns(built, own)
         omitted += built.omitted
         ids = _encode(template, prompts.merged(turns))
-        over = len(ids) + min(prompts.LEAST_OUTPUT, output) - model.context_length
+        over = len(ids) + min(prompts.LEAST_OUTPUT, output) - context
         if over <= 0:
             return Assembled(ids, new_tokens, omitted)
         # The stored counts were too low (made with another model's tokenizer): measure what is left.

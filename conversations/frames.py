@@ -39,10 +39,13 @@ OPENAI_DONE = b"data: [DONE]\n\n"
 _OPENAI_REASONS: dict[FinishReason, str] = {"limit_reached": "length"}
 
 
-def openai_finish(reason: FinishReason) -> dict[str, str]:
-    """The finish fields of a choice."""
+def openai_finish(reason: FinishReason, renews_at: str | None = None) -> dict[str, str]:
+    """The finish fields of a choice; where a limit cut it short, also when that renews (ISO 8601)."""
     shown = _OPENAI_REASONS.get(reason, reason)
-    return {"finish_reason": shown} if shown == reason else {"finish_reason": shown, "chatsite_finish_reason": reason}
+    if shown == reason:
+        return {"finish_reason": shown}
+    renewal = {"chatsite_renews_at": renews_at} if renews_at else {}
+    return {"finish_reason": shown, "chatsite_finish_reason": reason, **renewal}
 
 
 def openai_usage(usage: dict[str, int]) -> dict[str, Any]:
@@ -80,9 +83,9 @@ class Chunks:
         """The first chunk, before any token exists."""
         return self._choice(0, {"role": "assistant", "content": ""}, {"finish_reason": None})
 
-    def finish(self, seq: int, reason: FinishReason) -> bytes:
+    def finish(self, seq: int, reason: FinishReason, renews_at: str | None = None) -> bytes:
         """The chunk that ends the choice."""
-        return self._choice(seq, {}, openai_finish(reason))
+        return self._choice(seq, {}, openai_finish(reason, renews_at))
 
     def usage(self, seq: int, usage: dict[str, int]) -> bytes:
         """The last chunk where usage was asked for; it, and only it, has no choice."""

@@ -15,8 +15,10 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 
+from billing.admission import limit_headers
 from billing.authentication import authenticate
 from billing.errors import Refusal
+from billing.limits import headers
 from billing.operations import Principal
 from conversations import operations
 from conversations.completions import complete
@@ -57,6 +59,12 @@ class Accepted:
     is_stream: bool
     has_usage: bool
     may_be_retried: bool
+    limit_headers: dict[str, str]
+    renews_at: str | None  # when the limit that made the grant smaller renews, ISO 8601
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"x-request-id": str(self.generation_id), **self.limit_headers}
 
 
 async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +111,14 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
 def accept(scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
     """Check and submit a call. Raises Refusal."""
     principal = authenticate(scope, keys_only=True)
+    try:
+        return _accept(principal, scope, body, generation_id)
+    except Refusal as refusal:
+        refusal.limit_headers = refusal.limit_headers or limit_headers(principal)
+        raise
+
+
+def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
     request = parse_request(parse_object(body))
     key = checked_key(header(scope, b"idempotency-key"))
     if request.conversation_id:
@@ -126,6 +142,8 @@ def accept(scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
         is_stream=bool(request.stream),
         has_usage=request.has_usage,
         may_be_retried=key is not None,
+        limit_headers=headers(generation.limit_states) or limit_headers(principal),
+        renews_at=generation.renews_at.isoformat() if generation.renews_at else None,
     )
 
 
@@ -158,7 +176,7 @@ def _require_worker(model: str) -> None:
 async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> bool:
     """Write the answer as chunks; whether the generation has ended. The first chunk leaves before any token."""
     chunks = Chunks(call.generation_id, call.model, call.created, has_usage=call.has_usage)
-    async with event_stream(send, ping=OPENAI_PING, headers=[_request_id(call)]) as write:
+    async with event_stream(send, ping=OPENAI_PING, headers=_raw(call.headers)) as write:
         await write(chunks.role())
         sent = 0  # characters
         try:
@@ -183,7 +201,7 @@ def _end(call: Accepted, chunks: Chunks, event: Event) -> bytes:
     failure = failure_of(event)
     if failure:
         return _error(failure)
-    data = chunks.finish(event.seq, event.data["finish_reason"])
+    data = chunks.finish(event.seq, event.data["finish_reason"], call.renews_at)
     if call.has_usage:
         data += chunks.usage(event.seq, event.data["usage"])
     return data + OPENAI_DONE
@@ -215,28 +233,30 @@ async def _collect(call: Accepted, events: AsyncIterator[Event], send: Send) -> 
         elif event.is_terminal:
             failure = failure_of(event)
             if failure:
+                failure.limit_headers = call.limit_headers
                 await send_openai_refusal(send, failure)
             else:
-                await send_json(send, 200, _completion(call, text, event), {"x-request-id": str(call.generation_id)})
+                await send_json(send, 200, _completion(call, text, event), call.headers)
             return True
     return False
 
 
 def _completion(call: Accepted, text: str, end: Event) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": None}
+    finish = openai_finish(end.data["finish_reason"], call.renews_at)
     return {
         "id": str(call.generation_id),
         "object": "chat.completion",
         "created": call.created,
         "model": call.model,
         "request_id": str(call.generation_id),
-        "choices": [{"index": 0, "message": message, "logprobs": None, **openai_finish(end.data["finish_reason"])}],
+        "choices": [{"index": 0, "message": message, "logprobs": None, **finish}],
         "usage": openai_usage(end.data["usage"]),
     }
 
 
-def _request_id(call: Accepted) -> tuple[bytes, bytes]:
-    return b"x-request-id", str(call.generation_id).encode()
+def _raw(named: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in named.items()]
 
 
 # -- the client left ----------------------------------------------------------------------------------

@@ -7,15 +7,17 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import TruncDate
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
+from billing.admission import limit_headers
 from billing.authentication import key_principal, unauthenticated
 from billing.errors import Refusal, not_found
 from billing.models import LedgerEntry, User
+from billing.operations import Principal
 from billing.text import clean
 from conversations.http import parse_object
 from inference.models import Generation, ServedModel
@@ -31,23 +33,25 @@ def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
     @csrf_exempt  # no cookie is ever read here
     @wraps(next(iter(views.values())))
     def view(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        limits: dict[str, str] = {}
         try:
             work = views.get(request.method or "")
             if work is None:
                 raise Refusal("method_not_allowed", f"{request.method} is not possible here.", status=405)
-            user = _user(request)
-            return JsonResponse(work(user, request, **kwargs))
+            principal = _principal(request)
+            limits = limit_headers(principal)
+            return JsonResponse(work(principal.user, request, **kwargs), headers=limits)
         except Refusal as refusal:
-            headers = refusal.headers() | ({"Allow": ", ".join(views)} if refusal.status == 405 else {})
+            headers = limits | refusal.headers() | ({"Allow": ", ".join(views)} if refusal.status == 405 else {})
             return JsonResponse(refusal.openai_body(), status=refusal.status, headers=headers)
 
     return view
 
 
-def _user(request: HttpRequest) -> User:
+def _principal(request: HttpRequest) -> Principal:
     if "Authorization" not in request.headers:
         raise unauthenticated()
-    return key_principal(request.headers["Authorization"]).user
+    return key_principal(request.headers["Authorization"])
 
 
 def _no_such_path(user: User, request: HttpRequest, **_: Any) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def _usage(user: User, request: HttpRequest) -> dict[str, Any]:
         .annotate(date=TruncDate("created_at"))
         .values("date")
         .annotate(
-            requests=Count("pk"),
+            requests=Count("pk", filter=Q(kind="usage")),
             prompt_tokens=Sum("prompt_tokens"),
             cached_tokens=Sum("cached_tokens"),
             completion_tokens=Sum("completion_tokens"),

@@ -74,7 +74,7 @@ def account(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         set_preferences(user=user, **form.cleaned_data)
         return redirect("settings")
-    context = {"form": form, "plan": user.plan}
+    context = {"form": form, "plan": user.current_plan}
     return render(request, "settings/account.html", context, status=400 if form.errors else 200)
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qs
 from uuid import UUID
 
 from billing.errors import Refusal, not_found
-from conversations.http import Scope, header
+from conversations.http import Scope, header, hop
 from conversations.models import Conversation, Message
 from inference import relay
 from inference.models import Generation
@@ -78,13 +78,26 @@ def _kept(answer: Message, generation: Generation, after: int) -> tuple[Event, .
 async def following(found: Found) -> AsyncIterator[AsyncIterator[Event]]:
     """The events, to the end. Raises Refusal (unavailable) on entering when the relay cannot be reached."""
     if found.events is not None:
-        yield _replay(found.events)
+        yield _with_renewal(_replay(found.events))
         return
     async with (
         relay.watching(found.generation) as reader,
         aclosing(reader.events(found.after)) as events,
     ):
-        yield events
+        yield _with_renewal(events)
+
+
+async def _with_renewal(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    """The end of an answer that a limit cut short says when that limit renews."""
+    async for event in events:
+        if event.kind == "done" and event.data["finish_reason"] == "limit_reached":
+            event = replace(event, data={**event.data, **await hop(_renewal, event.generation)})
+        yield event
+
+
+def _renewal(generation: UUID) -> dict[str, str]:
+    found = Generation.objects.filter(pk=generation).values_list("renews_at", flat=True).first()
+    return {"renews_at": found.isoformat()} if found else {}
 
 
 async def _replay(events: tuple[Event, ...]) -> AsyncIterator[Event]:

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from billing.admin import AdminBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
+from billing.admin_parts import AdminBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
 from inference.models import Generation, ServedModel, Worker
 from inference.operations import cancel, drain_worker
 

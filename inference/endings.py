@@ -7,7 +7,9 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from billing import admission
 from billing import operations as billing
+from billing.counters import Subjects
 from billing.operations import Usage
 from billing.pricing import Prices
 from inference import relay, token_log
@@ -93,6 +95,7 @@ def _end_in_transaction(generation: Generation, expected: str, ending: Ending, *
             prices=_prices(generation),
             usage=usage_of(generation),
             finish_reason=ending.finish_reason,
+            admitted_at=generation.admitted_at,
         )
         if generation.started_at is not None:
             charge_rest(generation, charged_tokens)
@@ -108,7 +111,7 @@ def usage_of(generation: Generation) -> Usage:
 
 def _prices(generation: Generation) -> Prices:
     model = generation.model
-    return Prices(model.price_prompt_micro, model.price_completion_micro)
+    return Prices(model.price_prompt_micro, model.price_completion_micro, generation.price_multiplier)
 
 
 def _write_ending(generation: Generation, expected: str, ending: Ending) -> int | None:
@@ -123,7 +126,16 @@ def _write_ending(generation: Generation, expected: str, ending: Ending) -> int 
 def _announce(generation: Generation) -> None:
     event = row_of(generation).terminal_event()
     relay.call(relay.end(Notice(generation.pk, event.seq, event.kind, event.data)))
-    billing.release(user_id=generation.user_id, generation_id=generation.pk)
+    if generation.purpose == "chat":
+        settle_limits(generation)
+
+
+def settle_limits(generation: Generation) -> None:
+    """Its windows count what it used from now on, instead of what it was granted. Twice is harmless."""
+    subjects = Subjects(generation.user_id, generation.organization_id, generation.api_key_id)
+    usage = usage_of(generation)
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    admission.settle(subjects=subjects, generation_id=generation.pk, tokens=tokens)
 
 
 def end_waiting(generation: Generation, *, status: str, finish_reason: str, code: str = "", message: str = "") -> bool:

@@ -2,11 +2,13 @@
 
 import uuid
 from array import array
+from decimal import Decimal
 from typing import ClassVar
 
 from django.db import models
 from django.utils import timezone
 
+from billing.limits import WindowState
 from billing.models import User
 
 
@@ -80,6 +82,8 @@ class Generation(models.Model):
     window; the counts stay.
     """
 
+    limit_states: tuple[WindowState, ...] = ()  # of the request that made it; not stored
+
     class Status(models.TextChoices):
         WAITING = "WAITING"
         RUNNING = "RUNNING"
@@ -105,6 +109,10 @@ class Generation(models.Model):
     sampling = models.JSONField(default=dict)
     grant = models.PositiveIntegerField(help_text="Output tokens it may produce.")
     asked = models.PositiveIntegerField(null=True, help_text="Output tokens that the caller asked for.")
+    admitted_at = models.DateTimeField(null=True, help_text="When it was reserved, by the counters' clock.")
+    epoch = models.BigIntegerField(null=True, help_text="Of the counters: a row of an earlier one is refused.")
+    renews_at = models.DateTimeField(null=True, help_text="When the limit that made the grant smaller renews.")
+    price_multiplier = models.DecimalField(max_digits=8, decimal_places=4, default=Decimal(1))
 
     status = models.CharField(max_length=16, choices=Status, default=Status.WAITING)
     cancel_requested = models.BooleanField(default=False)

@@ -3,19 +3,21 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import psycopg.errors
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from billing import operations as billing
+from billing import admission, counters
 from billing.errors import Refusal
-from billing.models import User
+from billing.models import Plan, User
 from billing.operations import Principal
+from billing.rules import rules_for
 from inference import relay, waiting
 from inference.endings import end_waiting
 from inference.engine import Sampling
@@ -74,20 +76,25 @@ def admitted(
     """Reserve queue room, a place and tokens, and yield the generation to submit in a short transaction.
 
     No transaction may be open yet. If the block raises, the reservation is given back. Raises Refusal
-    (context_exceeded, queue_full, and those of billing.admit).
+    (model_not_allowed, context_length_exceeded, queue_full, and those of admission.admit). Writing the row raises
+    OperationalError where the counters lost the reservation meanwhile: that is answered with 503 like any absence.
     """
-    user = principal.user
-    terms = queue_terms(user.plan)
-    room = min(model.context_length - len(prompt_ids), model.max_output_tokens)
+    user, plan = principal.user, principal.user.current_plan
+    if not rules_for(plan, user.organization_id, principal.api_key_id).allows(model.name):
+        raise Refusal("model_not_allowed", f"Your plan does not include {model.name}.", status=403, param="model")
+    terms = queue_terms(plan)
+    context = context_of(model, plan)
+    room = min(context - len(prompt_ids), model.max_output_tokens)
     if room < 1:
-        raise context_exceeded(len(prompt_ids), model.context_length)
+        raise context_exceeded(len(prompt_ids), context)
     check_queue(model, user, terms)
     generation_id = generation_id or uuid.uuid4()
-    allowed = billing.admit(
-        generation_id=generation_id, user=user, prompt_tokens=len(prompt_ids), room=room, asked=asked
+    allowed = admission.admit(
+        generation_id=generation_id, principal=principal, prompt_tokens=len(prompt_ids), room=room, asked=asked
     )
+    admitted_at = datetime.fromtimestamp(allowed.admitted_ms / 1000, UTC)
     try:
-        yield Generation(
+        generation = Generation(
             id=generation_id,
             model=model,
             user=user,
@@ -105,10 +112,31 @@ def admitted(
             weight=terms.weight,
             boost_s=terms.boost_s,
             wait_until=timezone.now() + timedelta(seconds=terms.max_wait_s),
+            admitted_at=admitted_at,
+            epoch=allowed.epoch,
+            renews_at=admitted_at + timedelta(seconds=allowed.cut_by.next_s) if allowed.cut_by else None,
+            price_multiplier=plan.price_multiplier,
         )
-    except BaseException:
-        billing.release(user_id=user.pk, generation_id=generation_id)
+        generation.limit_states = allowed.states
+        yield generation
+    except BaseException as error:
+        if is_of_past_epoch(error):
+            counters.distrust(allowed.epoch)
+        # Repeats share an id and its reservation: whoever made it gives it back, and the sweep what is left.
+        if allowed.is_new:
+            admission.release(principal=principal, generation_id=generation_id)
         raise
+
+
+def context_of(model: ServedModel, plan: Plan) -> int:
+    """Tokens, input and output together, that the model reads and the plan allows."""
+    return min(model.context_length, plan.max_context_tokens or model.context_length)
+
+
+def is_of_past_epoch(error: BaseException) -> bool:
+    """Whether the trigger on generations refused a row: the counters lost its reservation meanwhile."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.errors.ObjectNotInPrerequisiteState)
 
 
 def context_exceeded(tokens: int, limit: int) -> Refusal:

@@ -28,13 +28,12 @@ class Terms:
 
 def queue_terms(plan: Plan) -> Terms:
     """The terms of a plan; what it leaves open is the site's."""
-    depth, max_wait_s = getattr(plan, "queue_depth", None), getattr(plan, "max_wait_s", None)
     return Terms(
         band=plan.band,
         weight=plan.weight,
         boost_s=plan.max_wait_boost_s,
-        depth=settings.QUEUE_DEPTH if depth is None else min(depth, settings.QUEUE_DEPTH),
-        max_wait_s=settings.MAX_WAIT_S if max_wait_s is None else max_wait_s,
+        depth=settings.QUEUE_DEPTH if plan.queue_depth is None else min(plan.queue_depth, settings.QUEUE_DEPTH),
+        max_wait_s=settings.MAX_WAIT_S if plan.max_wait_s is None else plan.max_wait_s,
     )
 
 

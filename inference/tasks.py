@@ -1,6 +1,7 @@
 """Celery tasks: the ticket of GPU workers, and what the side worker does on the beat."""
 
 import logging
+from collections.abc import Iterator
 from datetime import timedelta
 
 from celery import shared_task
@@ -9,16 +10,18 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
-from billing import counters
+from billing import counters, truth
+from billing.counters import Held
 from billing.models import User
 from inference import claims
-from inference.endings import end_waiting
+from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
 from inference.worker import current_host
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
+UNWRITTEN_S = 60.0  # a reservation may be that old before its generation is written
 KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
 
 
@@ -72,20 +75,41 @@ def purge() -> int:
     return purged
 
 
+def _chunks(found: list[Held], size: int) -> Iterator[list[Held]]:
+    return (found[i : i + size] for i in range(0, len(found), size))
+
+
 @shared_task(name="inference.sweep_reservations")
 def sweep_reservations() -> int:
-    """Give back reservations whose generation has ended, or was never written; returns how many."""
-    released = 0
+    """Settle reservations whose generation has ended, and give back those whose was never written; returns how many."""
+    settled = 0
     try:
-        for user_id in counters.users_with_reservations():
-            held = set(counters.open_generations(user_id))
-            opened = set(
-                Generation.objects.filter(pk__in=held, status__in=Generation.OPEN).values_list("pk", flat=True)
-            )
-            # One that is a moment old may not be written yet: it is looked at again in the next sweep.
-            left = counters.left_twice(user_id, held - opened)
-            counters.release(user_id, left)
-            released += len(left)
+        for chunk in _chunks(counters.held(older_than_s=UNWRITTEN_S), 500):
+            rows = Generation.objects.filter(pk__in=[one.generation_id for one in chunk]).defer("prompt", "text")
+            found = {row.pk: row for row in rows}
+            for one in chunk:
+                row = found.get(one.generation_id)
+                if row is None:
+                    counters.release(one.subjects, one.generation_id)
+                elif not row.is_open:
+                    settle_limits(row)
+                settled += row is None or not row.is_open
     except RedisError as error:
         log.warning("reservations not swept: %s", error)
-    return released
+    if settled:
+        log.warning("%s reservations were left over and are settled", settled)
+    return settled
+
+
+@shared_task(name="inference.reconcile_limits")
+def reconcile_limits() -> int:
+    """Hold the counters against the database; windows that count something else are filled anew. Returns how many."""
+    try:
+        wrong = truth.drifted()
+        counters.forget(wrong)
+    except RedisError as error:
+        log.warning("counters not reconciled: %s", error)
+        return 0
+    if wrong:
+        log.error("%s windows of limits had drifted and are filled anew: %s", len(wrong), ", ".join(wrong[:10]))
+    return len(wrong)

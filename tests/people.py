@@ -7,9 +7,11 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 import httpx
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
@@ -17,15 +19,16 @@ from django.db import connection
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
-from billing.models import Plan, User
+from billing.models import Plan, PlanWindow, User
 from billing.operations import create_user, issue_key
 from conversations.operations import start
 from inference.models import Generation
 from inference.operations import register_model
 from tests.site import wait_until
 
+ship_windows = import_module("billing.migrations.0005_shipped_windows").add
 NUMBERED = re.compile(r"t(\d{5})\S* ")  # what the echo engine says
-KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission", "billing_plan"}
+KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission", "billing_plan", "billing_planwindow"}
 
 
 def numbers(text: str) -> list[int]:
@@ -91,11 +94,13 @@ def committed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iter
         if not plan.exists():  # flushed by a transactional test
             Plan.objects.create(slug="e2e", name="e2e", is_default=True)
         plan.update(max_concurrent=50)
+        PlanWindow.objects.all().delete()  # the tests of limits bring their own
         register_model(name="echo", engine="echo", context_length=8192)
         yield
         tables = set(connection.introspection.table_names()) - KEPT_TABLES
         with connection.cursor() as cursor:
             cursor.execute("TRUNCATE " + ", ".join(f'"{table}"' for table in sorted(tables)) + " CASCADE")
+        ship_windows(apps, None)
         connection.close()
 
 

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0001_initial'),
+        ('inference', '0002_reservations'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

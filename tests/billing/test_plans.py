@@ -1,12 +1,27 @@
 """The plans that the site ships with."""
 
-import pytest
-from django.core.management import call_command
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
+from datetime import timedelta
+from typing import Any
 
-from billing.models import Plan
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, connection, transaction
+from django.db.migrations.executor import MigrationExecutor
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from billing import counters
+from billing.models import Organization, Plan, PlanChange, PlanOverride, PlanWindow, User
 from billing.operations import create_user, default_plan
+from billing.plans import override_plan, set_plan
+
+
+@pytest.fixture
+def admin(db: None) -> Client:
+    client = Client()
+    client.force_login(create_user(email="root@example.org", password="tall-trees-7", is_superuser=True))
+    return client
 
 
 def test_four_plans_and_a_default(db: None) -> None:
@@ -19,7 +34,109 @@ def test_migration_reverses_and_keeps_plans_in_use() -> None:
     create_user(email="user@example.org", password="tall-trees-7")
     try:
         MigrationExecutor(connection).migrate([("billing", "0001_initial")])
-        assert [plan.slug for plan in Plan.objects.all()] == ["free"]
+        assert list(Plan.objects.values_list("slug", flat=True)) == ["free"]
     finally:
         call_command("migrate", verbosity=0)
-    assert Plan.objects.count() == 4
+        counters.distrust(int(counters.current_epoch() or 0))  # the sequence of epochs was made anew
+    assert Plan.objects.count() == 4 and PlanWindow.objects.count() == 6
+
+
+def windows_of(slug: str) -> set[tuple[str, int, int]]:
+    return set(PlanWindow.objects.filter(plan__slug=slug).values_list("kind", "amount", "seconds"))
+
+
+def test_shipped_windows(db: None) -> None:
+    assert windows_of("free") == {("requests", 20, 3 * 3600), ("tokens", 40_000, 86_400)}
+    assert len(windows_of("plus")) == len(windows_of("pro")) == 2
+    assert windows_of("unlimited") == set()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"kind": "tokens", "amount": 0, "seconds": 60},
+        {"kind": "tokens", "amount": -1, "seconds": 60},
+        {"kind": "tokens", "amount": 1, "seconds": 0},
+        {"kind": "hours", "amount": 1, "seconds": 60},
+    ],
+)
+def test_the_database_refuses_impossible_windows(db: None, field: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        PlanWindow.objects.create(plan=default_plan(), **field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("reserved_share", 1.5), ("reserved_share", "NaN"), ("weight", 0), ("weight", "NaN"), ("max_wait_s", "NaN")],
+)
+def test_the_database_refuses_impossible_plans(db: None, field: str, value: object) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Plan.objects.filter(slug="free").update(**{field: float(str(value))})
+
+
+def test_an_organizations_plan_holds_for_members_without_their_own(user: User) -> None:
+    plus, pro, unlimited = (Plan.objects.get(slug=slug) for slug in ("plus", "pro", "unlimited"))
+    Organization.objects.filter(pk=user.organization_id).update(plan=plus)
+    assert User.objects.get().current_plan == plus
+    set_plan(user=user, plan=pro, changed_by="test")
+    assert User.objects.get().current_plan == pro
+    override_plan(user=user, plan=unlimited, until=timezone.now() + timedelta(hours=1), changed_by="test")
+    assert User.objects.get().current_plan == unlimited
+    PlanOverride.objects.update(until=timezone.now())
+    assert User.objects.get().current_plan == pro
+    assert list(PlanChange.objects.values_list("plan", flat=True)) == ["unlimited", "pro"]
+
+
+def test_set_plan_command(user: User) -> None:
+    call_command("set_plan", "User@example.org", "plus")
+    assert User.objects.get().current_plan.slug == "plus"
+    call_command("set_plan", "user@example.org", "pro", "--days", "2")
+    assert User.objects.get().current_plan.slug == "pro"
+    with pytest.raises(CommandError, match="There is no plan gold; there are free, plus, pro, unlimited"):
+        call_command("set_plan", "user@example.org", "gold")
+
+
+def plan_form(client: Client, **changed: object) -> Any:
+    """Save the Plus plan in the admin with these fields; its response."""
+    plus = Plan.objects.get(slug="plus")
+    page = reverse("admin:billing_plan_change", args=[plus.pk])
+    shown = client.get(page).context
+    fields = {name: value for name, value in shown["adminform"].form.initial.items() if value not in (None, False)}
+    fields |= {"windows-TOTAL_FORMS": "1", "windows-INITIAL_FORMS": "0", "allowed_models": []} | changed
+    return client.post(page, fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"windows-0-kind": "tokens", "windows-0-amount": "-5", "windows-0-seconds": "60"},
+            "greater than or equal to 1",
+        ),
+        ({"windows-0-kind": "tokens", "windows-0-amount": "5", "windows-0-seconds": "0"}, "greater than or equal to 1"),
+        ({"windows-0-kind": "tokens", "windows-0-amount": "NaN", "windows-0-seconds": "60"}, "Enter a whole number"),
+        ({"reserved_share": "1.1"}, "less than or equal to 1"),
+        ({"reserved_share": "NaN"}, "Enter a number"),
+        ({"reserved_share": "0.9"}, "reserve 120 % of the slots"),
+        ({"weight": "-1"}, "greater than or equal to 0.01"),
+        ({"price_multiplier": "NaN"}, "Enter a number"),
+        ({"max_context_tokens": "0"}, "greater than or equal to 1"),
+    ],
+)
+def test_the_form_refuses_what_is_impossible(admin: Client, fields: dict[str, str], reason: str) -> None:
+    page = plan_form(admin, **fields)
+    assert page.status_code == 200 and reason in page.content.decode()
+
+
+def test_the_form_adds_a_window(admin: Client) -> None:
+    PlanWindow.objects.all().delete()
+    given = {"windows-0-kind": "tokens", "windows-0-amount": "5", "windows-0-seconds": "60"}
+    assert plan_form(admin, **given).status_code == 302
+    assert windows_of("plus") == {("tokens", 5, 60)}
+
+
+def test_one_click_sets_a_plan(admin: Client, user: User) -> None:
+    fields = {"action": "set_plan_pro", "_selected_action": [str(user.pk)]}
+    assert admin.post(reverse("admin:billing_user_changelist"), fields).status_code == 302
+    assert User.objects.get(pk=user.pk).current_plan.slug == "pro"
+    assert PlanChange.objects.get().changed_by == "root@example.org"

@@ -147,3 +147,17 @@ async def test_a_published_step_reaches_every_follower(running):
         for text, last in await asyncio.wait_for(asyncio.gather(*readings), 5):
             assert text == "".join(TEXTS)
             assert last.kind == "done"
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_reader_that_follows_before_the_row_exists_is_not_told_that_it_is_gone(user, echo_model):
+    """Under load, admission takes longer than the check of silent readers."""
+    row = Generation(model=echo_model, user=user, organization_id=user.organization_id, prompt_tokens=1, grant=1)
+    async with relay.watching(row.pk) as reader:
+        await relay._hub()._check([row.pk])
+        await sync_to_async(row.save)()
+        await relay.notify(
+            Notice(row.pk, 0, "done", {"finish_reason": "stop", "usage": USAGE}), [await relay._hub().channel()]
+        )
+        _, end = await read_all(reader, is_new=True)
+    assert (end.kind, end.data["finish_reason"]) == ("done", "stop")

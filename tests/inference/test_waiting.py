@@ -22,9 +22,9 @@ SELECT gen_random_uuid(), %(model)s, (ARRAY(SELECT id FROM billing_user ORDER BY
 FROM generate_series(1, %(rows)s) AS n
 """
 USERS = """
-INSERT INTO billing_user (id, email, password, organization_id, plan_id, theme, time_zone, is_active, is_staff,
+INSERT INTO billing_user (id, email, password, organization_id, plan_id, plan_is_own, theme, time_zone, is_active, is_staff,
     is_superuser, date_joined)
-SELECT gen_random_uuid(), n || '@many.example.org', '', u.organization_id, u.plan_id, 'system', 'UTC', true, false,
+SELECT gen_random_uuid(), n || '@many.example.org', '', u.organization_id, u.plan_id, true, 'system', 'UTC', true, false,
     false, now()
 FROM generate_series(1, %s) AS n, (SELECT * FROM billing_user LIMIT 1) AS u
 """
