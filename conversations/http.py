@@ -6,6 +6,7 @@ hop() and then writes events until they end or the client leaves.
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,9 +14,11 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from channels.db import database_sync_to_async
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, close_old_connections
 
 from billing.errors import Refusal, unavailable
+
+log = logging.getLogger(__name__)
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -47,6 +50,20 @@ async def hop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await run(*args, **kwargs)  # type: ignore[no-any-return]
     except (OperationalError, InterfaceError) as error:
         raise unavailable() from error
+
+
+def run_detached(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Run `work`, which may use the database, without waiting: it is done even when the process is told to stop now."""
+
+    def run() -> None:
+        try:
+            work(*args, **kwargs)
+        except (OperationalError, InterfaceError, Refusal) as error:
+            log.warning("%s%s not done: %s", work.__name__, args, error)
+        finally:
+            close_old_connections()
+
+    _threads.submit(run)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

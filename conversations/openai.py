@@ -33,6 +33,7 @@ from conversations.http import (
     hop,
     parse_object,
     read_body,
+    run_detached,
     send_json,
     until_disconnect,
 )
@@ -102,7 +103,7 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
             has_ended = bool(await until_disconnect(receive, answer))
         finally:
             if not has_ended:
-                await _abandon(call)
+                _abandon(call)
 
 
 # -- the database hop -----------------------------------------------------------------------------
@@ -262,10 +263,10 @@ def _raw(named: dict[str, str]) -> list[tuple[bytes, bytes]]:
 # -- the client left ----------------------------------------------------------------------------------
 
 
-async def _abandon(call: Accepted) -> None:
+def _abandon(call: Accepted) -> None:
     """Nobody reads this answer any more: cancel it, or give a retry the time to attach."""
     if not call.may_be_retried:
-        await _cancel(call.generation_id)
+        run_detached(cancel_by_id, call.generation_id)
         return
     task = asyncio.create_task(_cancel_unless_followed(call.generation_id))
     _later.add(task)
@@ -275,14 +276,7 @@ async def _abandon(call: Accepted) -> None:
 async def _cancel_unless_followed(generation_id: UUID) -> None:
     await asyncio.sleep(RETRY_S)
     if not await relay.is_followed(generation_id):
-        await _cancel(generation_id)
-
-
-async def _cancel(generation_id: UUID) -> None:
-    try:
-        await hop(cancel_by_id, generation_id)
-    except Refusal as refusal:
-        log.warning("%s runs on without a reader: %s", generation_id, refusal)
+        run_detached(cancel_by_id, generation_id)
 
 
 def cancel_by_id(generation_id: UUID) -> None:

@@ -52,7 +52,7 @@ def start(
     conversation = Conversation(
         id=conversation_id or uuid4(),
         user=user,
-        title=clean(title, "title", longest=TITLE_LENGTH),
+        title=clean(title, "title", longest=TITLE_LENGTH).strip(),
         model_version=_model(model).name,
         system_prompt=_system_prompt(settings.DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt),
     )
@@ -187,7 +187,7 @@ def update(
     """
     conversation = owned(user, conversation_id)
     if title is not None:
-        conversation.title = clean(title, "title", longest=TITLE_LENGTH)
+        conversation.title = clean(title, "title", longest=TITLE_LENGTH).strip()
         conversation.title_is_provisional = False
     if is_archived is not None:
         conversation.is_archived = is_archived

@@ -12,6 +12,7 @@ EXCERPT = 600  # characters of question and answer that the model sees
 OUTPUT_TOKENS = 16
 
 ORDER = "Write a title for this chat, in its language: two to five words that name its subject, and nothing else."
+ECHOED = re.compile("two to five words|name its subject", re.IGNORECASE)  # what small models make of the order
 THINKING = re.compile(r"<(think|thinking|reasoning|thought)\b.*?(</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 UNOPENED = re.compile(r"\A.*</(think|thinking|reasoning|thought)\s*>", re.IGNORECASE | re.DOTALL)
 LABEL = re.compile(r"\A(?:chat\s+)?(?:title|titel|titre|título|titolo)\s*[::]\s*", re.IGNORECASE)
@@ -49,7 +50,7 @@ def clean_title(text: str, *, is_cut: bool = False) -> str:
     line = MARKUP.sub("", LINK.sub(r"\1", LABEL.sub("", MARKUP.sub("", line))))
     line = LABEL.sub("", line.strip().strip(QUOTES)).strip().strip(QUOTES).strip()
     line = line.removesuffix(".") if not line.endswith("..") else line
-    if not any(map(str.isalpha, line)):
+    if not any(map(str.isalpha, line)) or ECHOED.search(line):
         return ""
     if is_cut and " " in line:
         line = line[: LONGEST - 1].rpartition(" ")[0].rstrip(" ,;:") + "…"

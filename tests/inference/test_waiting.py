@@ -14,18 +14,18 @@ pytestmark = pytest.mark.django_db
 # Waiting rows of so many users, and ten times as many that have ended.
 FILL = """
 INSERT INTO inference_generation (id, model_id, user_id, organization_id, purpose, prompt, prompt_tokens, sampling,
-    "grant", status, finish_reason, cancel_requested, band, weight, floor, boost_s, attempt, deaths, is_suspect,
-    completion_tokens, cached_tokens, frames, text, error_code, error_message, created_at)
+    "grant", status, finish_reason, cancel_requested, band, weight, floor, boost_s, price_multiplier, attempt, deaths,
+    is_suspect, completion_tokens, cached_tokens, frames, text, error_code, error_message, created_at)
 SELECT gen_random_uuid(), %(model)s, (ARRAY(SELECT id FROM billing_user ORDER BY id))[1 + n %% %(users)s],
-    gen_random_uuid(), 'chat', '', 10, '{}', 100, %(status)s, %(reason)s, false, 0, 1, 0, 20, 1, 0, false, 0, 0, 0,
+    gen_random_uuid(), 'chat', '', 10, '{}', 100, %(status)s, %(reason)s, false, 0, 1, 0, 20, 1, 1, 0, false, 0, 0, 0,
     '', '', '', now() - make_interval(secs => n * 0.01)
 FROM generate_series(1, %(rows)s) AS n
 """
 USERS = """
-INSERT INTO billing_user (id, email, password, organization_id, plan_id, plan_is_own, theme, time_zone, is_active, is_staff,
-    is_superuser, date_joined)
-SELECT gen_random_uuid(), n || '@many.example.org', '', u.organization_id, u.plan_id, true, 'system', 'UTC', true, false,
-    false, now()
+INSERT INTO billing_user (id, email, password, organization_id, plan_id, plan_is_own, theme, time_zone, is_active,
+    is_staff, is_superuser, date_joined)
+SELECT gen_random_uuid(), n || '@many.example.org', '', u.organization_id, u.plan_id, true, 'system', 'UTC', true,
+    false, false, now()
 FROM generate_series(1, %s) AS n, (SELECT * FROM billing_user LIMIT 1) AS u
 """
 

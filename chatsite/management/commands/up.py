@@ -72,6 +72,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     # Only a second Ctrl-C is impatience; a closing terminal or `make` may well repeat the others.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    say("Stopping: web, workers, stores. Answers get a moment to end; Ctrl-C again ends all at once.")
     raise KeyboardInterrupt
 
 
