@@ -1,17 +1,26 @@
 """A person chats with a real model: the answer grows, goes on after a reload, and is stopped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from inference.models import Generation
-from tests.browser.conftest import browser, chromium, frontend, guard, open_context, open_page
+from tests.browser.conftest import ARGUMENTS, chromium, frontend, guard, open_context, open_page
 from tests.browser.pages import ChatPage
 from tests.people import Person
 
-__all__ = ["browser", "chromium", "frontend", "guard", "open_context", "open_page"]
+__all__ = ["chromium", "frontend", "guard", "open_context", "open_page"]
 pytestmark = [pytest.mark.vllm, pytest.mark.browser, pytest.mark.usefixtures("frontend")]
+
+
+@pytest.fixture
+def browser(chromium: str) -> Iterator[Browser]:
+    """For this test only: while Playwright runs, no other test of this thread can have an event loop."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield launched
+        launched.close()
 
 
 def test_a_person_chats_with_the_real_model(open_page: Callable[..., ChatPage], person: Person) -> None:
