@@ -25,7 +25,7 @@ def follow(person: Person, url: str, content: str, told: list[dict[str, object]]
 
 def test_the_third_in_line_becomes_the_second_then_the_first_and_then_starts(narrow_site: Site, submit: Submit) -> None:
     url = narrow_site.webs[0].url
-    order = "n=15 itl=100 ttft=100"
+    order = "n=25 itl=100 ttft=100"  # each longer than the time between two looks
     for _ in range(3):
         submit(make_person(), order)
     told: list[dict[str, object]] = []
@@ -35,9 +35,9 @@ def test_the_third_in_line_becomes_the_second_then_the_first_and_then_starts(nar
     positions = [event["position"] for event in queued]
     assert positions == sorted(positions, reverse=True) and set(positions) == {3, 2, 1}
     assert [event["kind"] for event in told][-2:] == ["started", "done"]
-    for event in queued:  # 1.6 s each; nothing is known before the first has ended
+    for event in queued:  # 2.6 s each; nothing is known before the first has ended
         if event["eta_seconds"] is not None:
-            assert event["position"] <= float(str(event["eta_seconds"])) <= 3 * event["position"]
+            assert event["position"] <= float(str(event["eta_seconds"])) <= 5 * event["position"]
 
 
 def test_a_request_that_waits_too_long_ends_with_an_error_event(
