@@ -1,5 +1,6 @@
 """What a site needs before it serves, each step safe to repeat: schema, administrator, model, static files."""
 
+import fcntl
 import getpass
 import secrets
 import sys
@@ -27,7 +28,15 @@ class Command(BaseCommand):
         with step("Model"):
             call_command("prepare_model")
         with step("Static files"):
-            call_command("collectstatic", interactive=False, verbosity=0)
+            collect_static_files()
+
+
+def collect_static_files() -> None:
+    """One at a time: sites that start side by side from one checkout share the folder."""
+    settings.STATIC_ROOT.mkdir(exist_ok=True)
+    with (settings.STATIC_ROOT / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        call_command("collectstatic", interactive=False, verbosity=0)
 
 
 def make_administrator() -> None:
