@@ -21,6 +21,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 from uuid import UUID
 
+import uvloop
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 from django.utils import timezone
@@ -67,7 +68,7 @@ class EngineHost:
         self.slots = Slots(self)
         self.is_draining = False
         self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._helpers: list[asyncio.Task[None]] = []
 
     # -- life -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
+import uvloop
 from channels.layers import get_channel_layer
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -117,7 +118,7 @@ def call(work: Coroutine[Any, Any, None]) -> None:
 
 @functools.cache
 def _background() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     threading.Thread(target=loop.run_forever, name="relay", daemon=True).start()
     return loop
 

@@ -88,7 +88,10 @@ class Queue:
 def heads(worker: Worker, warm: frozenset[UUID]) -> list[Waiting]:
     """What a worker may choose from. `warm`: conversations whose prefix its cache is likely to hold."""
     with connection.cursor() as cursor:
-        cursor.execute(HEADS, {"model": worker.model_id, "heads": HEADS_PER_BAND, "aged": AGED_HEADS})
+        # Planned each time: a plan made while the table was small would scan the flood that came since, per user.
+        cursor.cursor.execute(
+            HEADS, {"model": worker.model_id, "heads": HEADS_PER_BAND, "aged": AGED_HEADS}, prepare=False
+        )
         rows = cursor.fetchall()
     return [
         Waiting(pk, user, band, tokens, waited, inf if boost is None else boost, counter, suspect, affinity in warm)
