@@ -275,8 +275,9 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 HINT_TIMEOUT_S = 0.2  # a hint that cannot be sent in this time is dropped (docs/architecture.md)
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # Longer than the longest generation: redelivery is not crash recovery, leases are.
-    "visibility_timeout": 86_400,
+    # No books of unacknowledged messages, whose two round trips and clients were a third of a ticket's cost. A ticket
+    # is a hint, the side worker's jobs come again, and redelivery is not crash recovery: leases are.
+    "ack_emulation": False,
     "socket_timeout": HINT_TIMEOUT_S,
     "socket_connect_timeout": HINT_TIMEOUT_S,
     "max_retries": 0,
