@@ -262,8 +262,7 @@ CELERY_BROKER_URL = env.text("BROKER_URL", "", "Celery's broker; empty: the firs
     REDIS_URLS[0] if REDIS_URLS else "redis://unset.invalid"
 )
 CELERY_TASK_IGNORE_RESULT = True
-# Acknowledged when taken, and taken only by a worker with a free thread. A ticket is a hint, so nothing is lost; an
-# acknowledgement that outlives its connection ends a Celery 5.7 worker (tests/faults/test_store_away.py).
+# Taken only by a worker with a free thread, and gone from the broker then (see ack_emulation below).
 CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_DISABLE_PREFETCH = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
