@@ -38,7 +38,7 @@ print("key", issue_key(user=user, name="bench")[1])
 PRINT_WORKER = """
 import json
 from chatsite.local_run import programs
-print(json.dumps(next(program.argv for program in programs() if program.name == "gpu")))
+print(json.dumps(next(program.argv for program in programs() if program.name == "gpu0")))
 """
 
 

@@ -10,6 +10,8 @@ from celery import current_app
 from celery.utils.nodenames import worker_direct
 from kombu.exceptions import OperationalError as BrokerError
 
+from observability import metrics
+
 log = logging.getLogger(__name__)
 
 TICKET = "inference.ticket"
@@ -36,4 +38,5 @@ def _send(queue: str, count: int, arguments: dict[str, object]) -> None:
         for _ in range(count):
             current_app.send_task(TICKET, kwargs=arguments, queue=queue, retry=False, ignore_result=True)
     except (BrokerError, OSError, TimeoutError) as error:
+        metrics.hints_lost.labels("ticket").inc()
         log.warning("ticket for %s lost: %r", queue, error)
