@@ -133,7 +133,7 @@ def _web() -> Program:
 
 
 def _celery(*arguments: str) -> list[str]:
-    return _python("celery", "-A", "chatsite", *arguments, "-l", settings.LOG_LEVEL)
+    return _python("celery", "--quiet", "-A", "chatsite", *arguments, "-l", settings.LOG_LEVEL)
 
 
 def _worker(queue: str, name: str, threads: int) -> list[str]:

@@ -36,9 +36,10 @@ class Life:
         return all(loops.values()), {name: "turns" if turns else "hangs" for name, turns in loops.items()}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Overdue: its leases could not be renewed in time, so others may have taken over its generations."""
         state = "draining" if self.is_draining else "starting" if self._pulse is None else "ready"
         if any(not host.may_start() for host in worker.hosts()):
-            state = "draining" if self.is_draining else "waiting for the database"
+            state = "draining" if self.is_draining else "overdue"
         return _with_stores(state == "ready", {"state": state})
 
     def beats(self, consumer: Any) -> None:

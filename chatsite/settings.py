@@ -346,7 +346,10 @@ LOG_FORMAT = env.choice("LOG_FORMAT", "text", ("text", "json"), "Lines for peopl
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"context": {"()": "observability.logs.Context"}},
+    "filters": {
+        "context": {"()": "observability.logs.Context"},
+        "repeats": {"()": "observability.logs.Repeats"},
+    },
     "formatters": {
         "text": {
             "()": "observability.logs.Line",
@@ -360,11 +363,16 @@ LOGGING = {
             "rename_fields": {"asctime": "time", "levelname": "level", "name": "logger", "process": "pid"},
         },
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT, "filters": ["context"]}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT, "filters": ["context", "repeats"]}
+    },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
+        "py.warnings": {"level": "ERROR"},  # Celery's notes for its users, at each reconnect
         # Each ticket (a second), each job that beat sends, each socket's handshake: their failures are enough.
-        name: {"level": "WARNING"}
-        for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat", "uvicorn.error")
+        **{
+            name: {"level": "WARNING"}
+            for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat", "uvicorn.error")
+        },
     },
 }

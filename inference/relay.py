@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -172,10 +173,11 @@ class Hub:
     async def channel(self) -> str:
         """This process's channel; opened by the first reader. Raises RedisError."""
         if self._channel is None or (self._channel.done() and self._channel.exception()):
-            self._channel = asyncio.ensure_future(new_channel("web"))
+            # All readers share these tasks: what they log is not the first one's.
+            self._channel = asyncio.create_task(new_channel("web"), context=Context())
             name = await self._channel
             for work in (lambda: listen(name, self._deliver), self._check_forever):
-                self._tasks.add(asyncio.create_task(forever(work)))
+                self._tasks.add(asyncio.create_task(forever(work), context=Context()))
         return await asyncio.shield(self._channel)
 
     async def join(self, reader: Reader) -> None:

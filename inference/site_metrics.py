@@ -21,7 +21,8 @@ def _queues() -> Iterable[Metric]:
         "chatsite_queue_oldest_seconds", "How long the one that came first has waited.", labels=["model"]
     )
     waiting = Generation.objects.filter(status=Generation.Status.WAITING).values_list("model_id", "band")
-    rows = {(model, band): (count, age) for model, band, count, age in waiting.annotate(Count("pk"), _age())}
+    found = waiting.annotate(count=Count("pk"), age=Now() - Min("created_at"))
+    rows = {(model, band): (count, age) for model, band, count, age in found}
     models = ServedModel.objects.filter(is_enabled=True).values_list("pk", flat=True)
     bands = set(Plan.objects.values_list("band", flat=True))
     for model, band in sorted({(model, band) for model in models for band in bands} | rows.keys()):
@@ -30,10 +31,6 @@ def _queues() -> Iterable[Metric]:
         ages = [age.total_seconds() for (other, _), (_, age) in rows.items() if other == model]
         oldest.add_metric([model], max(ages, default=0.0))
     return depth, oldest
-
-
-def _age() -> object:
-    return Now() - Min("created_at")
 
 
 def _workers() -> Iterable[Metric]:

@@ -8,6 +8,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
+from time import monotonic
+from typing import Any
 
 import psycopg
 from django.db import InterfaceError, OperationalError
@@ -57,12 +59,42 @@ class Context(logging.Filter):
         return True
 
 
+class Repeats(logging.Filter):
+    """On the handler, after Context: of equal warnings that belong to no request one each EVERY_S, with their number.
+
+    While a store is away, what tries again 25 times a second would fill the disk with one sentence.
+    """
+
+    EVERY_S = 5.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}  # when last, and how often not since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said: Any = record
+        if record.levelno < logging.WARNING or record.exc_info or said.request or said.generation:
+            return True
+        now, key = monotonic(), (record.name, str(record.msg))
+        last, missed = self._said.get(key, (-self.EVERY_S, 0))
+        if now - last < self.EVERY_S:
+            self._said[key] = (last, missed + 1)
+            return False
+        if len(self._said) >= 1000:  # sentences that were put together before they were logged
+            self._said.clear()
+        self._said[key] = (now, 0)
+        if missed:
+            record.msg, record.args = f"{record.getMessage()} (and {missed} more)", None
+        return True
+
+
 class Line(logging.Formatter):
     """A line for people: ids at its end, where there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
         found = ((name, getattr(record, name, "")) for name in ("request", "generation"))
         ids = "".join(f" {name}={value}" for name, value in found if value)
-        first, *rest = line.split("\n", 1)
+        first, *rest = filter(None, map(str.rstrip, super().format(record).splitlines()))
+        if not (record.exc_info or record.stack_info):
+            return " ".join([first, *map(str.strip, rest)]) + ids
         return "\n".join([first + ids, *rest])
