@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import psutil
@@ -67,7 +67,7 @@ def test_starts_is_found_by_commands_and_starts_again_quickly(sites: ExitStack) 
 
 @ON_LINUX
 def test_two_sites_live_side_by_side_and_leave_nothing(sites: ExitStack) -> None:
-    probes = free_port()
+    probes = _three_ports()
     one, two = new_site(sites, WEB_PROCESSES="2", METRICS_TOKEN="t", PROBE_PORT=str(probes)), new_site(sites)
     one.start()
     two.start()
@@ -90,11 +90,28 @@ def test_two_sites_live_side_by_side_and_leave_nothing(sites: ExitStack) -> None
     assert two.up.returncode == 1 and "supervisord ended" in two.output()
 
 
+def _three_ports() -> int:
+    """The first of three free ports in a row."""
+    while True:
+        first = free_port()
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+def _status(url: str) -> int | None:
+    try:
+        return httpx.get(url).status_code
+    except httpx.TransportError:
+        return None
+
+
 def _tells_of_all_its_processes(site: Site, probes: int) -> None:
     """Web processes that share a socket answer /metrics for every process; each worker, and beat, has its probes."""
     for number, (name, loops) in enumerate({"gpu": 3, "side": 1, "beat": 1}.items()):
         url = f"http://127.0.0.1:{probes + number}"
-        wait_for(lambda url=url: httpx.get(f"{url}/readyz").status_code == 200, f"{name} is ready")
+        wait_for(lambda url=url: _status(f"{url}/readyz") == 200, f"{name} is ready", 60)
         assert len(httpx.get(f"{url}/healthz").json()) == loops
 
     def told() -> bool:
