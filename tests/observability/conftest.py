@@ -24,7 +24,7 @@ def running(folder: Path, **shape: object) -> Iterator[Site]:
 
 
 @pytest.fixture
-def new_site(committed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Site]]:
+def new_site(db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Site]]:
     """Start a site of the given shape; it ends with the test."""
     with ExitStack() as stack:
         yield lambda **shape: stack.enter_context(running(tmp_path_factory.mktemp("site"), **shape))

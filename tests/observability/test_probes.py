@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from django.conf import settings as current
 
 from chatsite.stores import free_port
 from tests.faults.streams import ask, read_to_end
+from tests.observability.scrape import Scrape
 from tests.people import Person
 from tests.site import METRICS_TOKEN, Process, Site, wait_until
 
@@ -94,18 +96,47 @@ def start(new_site: Callable[..., Site], tmp_path: Path) -> Iterator[Callable[..
         process.stop()
 
 
-@pytest.mark.faults
-def test_a_side_worker_is_alive_but_not_ready_while_valkey_hangs(start: Callable[..., Process], probe: Probe) -> None:
-    process = start("side", probe, "worker", "--pool", "threads", "-c", "2", "-Q", "default", "-n", "side@%h")
-    wait_until(probe.says(200, ready=True, state="ready"), "it is ready", 60)
+@contextmanager
+def hanging_valkey() -> Iterator[None]:
     with redis.Redis.from_url(current.REDIS_URLS[0]) as client:
         server = psutil.Process(client.info("server")["process_id"])
     server.suspend()
     try:
-        wait_until(probe.says(503, ready=False, valkey="unreachable", database="ok"), "it is not ready")
-        assert probe.get("/healthz").status_code == 200
+        yield
     finally:
         server.resume()
+
+
+@pytest.mark.faults
+def test_a_valkey_that_hangs_costs_a_worker_its_readiness_but_no_lease(
+    new_site: Callable[..., Site], probe: Probe
+) -> None:
+    site = new_site(webs=0, workers=1, environment=probe.environment)
+    wait_until(probe.says(200, ready=True), "it is ready")
+    turns = count_turns(probe)
+    with hanging_valkey():
+        wait_until(lambda: count_turns(probe) >= turns + 6, "six renewals", 60)
+        assert probe.says(503, ready=False, valkey="unreachable", database="ok", state="ready")()
+        assert probe.get("/healthz").status_code == 200
+    wait_until(probe.says(200, ready=True), "it is ready again")
+    text = probe.get("/metrics", Authorization=f"Bearer {METRICS_TOKEN}").text
+    assert 'chatsite_hints_lost_total{hint="ticket"}' in text
+    assert 'how="overdue"' not in text
+    assert site.row(site.workers[0]).state == "READY"
+
+
+def count_turns(probe: Probe) -> float:
+    answer = probe.get("/metrics", Authorization=f"Bearer {METRICS_TOKEN}")
+    return Scrape(answer.text).sum("chatsite_checkpoint_seconds_count")
+
+
+@pytest.mark.faults
+def test_a_side_worker_is_alive_but_not_ready_while_valkey_hangs(start: Callable[..., Process], probe: Probe) -> None:
+    process = start("side", probe, "worker", "--pool", "threads", "-c", "2", "-Q", "default", "-n", "side@%h")
+    wait_until(probe.says(200, ready=True, state="ready"), "it is ready", 60)
+    with hanging_valkey():
+        wait_until(probe.says(503, ready=False, valkey="unreachable", database="ok"), "it is not ready")
+        assert probe.get("/healthz").status_code == 200
     wait_until(probe.says(200, ready=True), "it is ready again", 60)
     process.popen.send_signal(signal.SIGTERM)
     wait_until(lambda: not process.is_alive, "it has left", 30)
