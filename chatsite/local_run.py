@@ -90,9 +90,8 @@ def status_of(path: str) -> int | None:
     """The HTTP status that our own site answers `path` with; None while nobody answers."""
     host = "127.0.0.1" if settings.HOST == "0.0.0.0" else settings.HOST
     connection = http.client.HTTPConnection(host, settings.PORT, timeout=5)
-    name = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else host
     try:
-        connection.request("GET", path, headers={"Host": host if name == "*" else name, "X-Forwarded-Proto": "https"})
+        connection.request("GET", path)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None

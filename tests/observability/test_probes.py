@@ -67,6 +67,17 @@ def test_a_worker_loads_serves_and_drains(new_site: Callable[..., Site], person:
     assert probe.get("/healthz").json() == {"consumer": "turns", "engine": "turns", "keeper": "turns"}
 
 
+def test_a_web_process_is_asked_by_its_address_without_tls(new_site: Callable[..., Site]) -> None:
+    """As a kubelet and Prometheus ask: the Host header is a pod's address, and no proxy is in front."""
+    web = new_site(webs=1, workers=1, environment={"HTTPS": "1", "ALLOWED_HOSTS": "chat.example.org"}).webs[0]
+    token = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+    with httpx.Client(base_url=web.url, headers={"Host": "10.1.2.3:8000"}, timeout=30) as http:
+        assert http.get("/healthz").text == "ok"
+        assert http.get("/readyz").json()["ready"] is True
+        assert http.get("/metrics", headers=token).status_code == 200
+        assert http.get("/api/v1/conversations", headers=token).status_code == 400  # a page is asked for by its name
+
+
 def test_a_workers_metrics_need_the_token_and_nothing_else_is_there(
     new_site: Callable[..., Site], probe: Probe
 ) -> None:
