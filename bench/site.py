@@ -23,7 +23,8 @@ START_S = 180.0
 # Nothing of another site may leak in; what says which model and engine to measure may.
 DROPPED = (
     "DATABASE_URL", "REDIS_URL", "BROKER_URL", "HOST", "ALLOWED_HOSTS", "HTTPS", "SECRET_KEY", "DEBUG",
-    "DATABASE_POOL", "REDIS_CONNECTIONS", "QUEUE_DEPTH", "LOG_LEVEL", "DJANGO_SETTINGS_MODULE",
+    "DATABASE_POOL", "REDIS_CONNECTIONS", "QUEUE_DEPTH", "LOG_LEVEL", "DJANGO_SETTINGS_MODULE", "PROBE_PORT",
+    "PROMETHEUS_MULTIPROC_DIR",
 )  # fmt: skip
 # On the highest band, so that no slot is kept from it for others.
 MAKE_KEY = """
@@ -38,7 +39,7 @@ print("key", issue_key(user=user, name="bench")[1])
 PRINT_WORKER = """
 import json
 from chatsite.local_run import programs
-print(json.dumps(next(program.argv for program in programs() if program.name == "gpu")))
+print(json.dumps(next(program.argv for program in programs() if program.name == "gpu0")))
 """
 
 

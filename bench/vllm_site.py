@@ -56,7 +56,6 @@ class VllmSite:
         environment["BENCH_SOCKET"] = str(site.folder / "watch")
         argv = site.worker_argv()
         argv[argv.index("-A") + 1] = "bench.watched"
-        argv = [part.replace("{n}", "0") for part in argv]
         self.watch = self._remote("watch", site.start("worker", argv))
         folder = f"{environment['MODEL_DIR']}/{self.model}"
         options = environment.get("ENGINE_OPTIONS") or "{}"

@@ -1,7 +1,12 @@
 """Refusals: every "no" that a caller can act on, rendered in one place for each protocol."""
 
+import re
 from math import ceil
 from typing import Any
+
+from observability import metrics
+
+WINDOW = re.compile(r"_per_.+(?=_used_up|_too_small)")  # windows have any length; a metric tells only their kind
 
 
 class Refusal(Exception):
@@ -33,8 +38,12 @@ class Refusal(Exception):
             return dict(self.limit_headers)
         return {"Retry-After": str(max(1, min(60, ceil(self.retry_after)))), **self.limit_headers}
 
+    def _count(self) -> None:
+        metrics.refusals.labels(WINDOW.sub("", self.code)).inc()
+
     def body(self) -> dict[str, Any]:
-        """The native API's error body."""
+        """The native API's error body. Asked for once per answer: it is counted."""
+        self._count()
         facts = {"param": self.param, "retry_after": self.retry_after, **self.extra}
         return {
             "error": {
@@ -45,7 +54,8 @@ class Refusal(Exception):
         }
 
     def openai_body(self) -> dict[str, Any]:
-        """OpenAI's error body."""
+        """OpenAI's error body. Asked for once per answer: it is counted."""
+        self._count()
         return {
             "error": {
                 "message": self.message,

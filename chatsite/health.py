@@ -3,7 +3,8 @@
 import asyncio
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import redis
 from django.conf import settings
@@ -12,6 +13,8 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from inference.models import Worker
+
+T = TypeVar("T")
 
 PATIENCE_S = 1.0
 # Their own few threads: checks of a store that hangs pile up nowhere else.
@@ -25,7 +28,7 @@ async def healthz(request: HttpRequest) -> HttpResponse:
 
 async def readyz(request: HttpRequest) -> JsonResponse:
     """200 when database, Valkey and at least one worker can serve; else 503. The body says which cannot."""
-    worker, valkey = await asyncio.gather(_ask(_has_ready_worker), _ask(_valkey_answers))
+    worker, valkey = await asyncio.gather(_ask(_has_ready_worker), _ask(valkey_answers))
     body = {
         "database": "unreachable" if worker is None else "ok",
         "valkey": "ok" if valkey else "unreachable",
@@ -38,23 +41,54 @@ async def readyz(request: HttpRequest) -> JsonResponse:
     return response
 
 
-async def _ask(check: Callable[[], bool]) -> bool | None:
+def stores() -> dict[str, str]:
+    """Whether database and Valkey answer, "ok" or "unreachable"; for processes without an event loop."""
+    asked = {"database": _begin(_database_answers), "valkey": _begin(valkey_answers)}
+    return {name: "ok" if _result(future) else "unreachable" for name, future in asked.items()}
+
+
+def in_time(check: Callable[[], T]) -> T | None:
     """The check's result; None when its store fails, or does not answer within PATIENCE_S."""
-    loop = asyncio.get_running_loop()
+    return _result(_begin(check))
+
+
+async def _ask(check: Callable[[], bool]) -> bool | None:
+    """in_time, on an event loop."""
     try:
-        return await asyncio.wait_for(loop.run_in_executor(_threads, check), PATIENCE_S)
+        return await asyncio.wait_for(asyncio.wrap_future(_begin(check)), PATIENCE_S)
+    except (TimeoutError, DatabaseError, redis.RedisError):
+        return None
+
+
+def _begin(check: Callable[[], T]) -> "Future[T]":
+    def run() -> T:
+        try:
+            return check()
+        finally:
+            connection.close()  # back to the pool: this thread may not be asked again for long
+
+    return _threads.submit(run)
+
+
+def _result(future: "Future[T]") -> T | None:
+    try:
+        return future.result(PATIENCE_S)
     except (TimeoutError, DatabaseError, redis.RedisError):
         return None
 
 
 def _has_ready_worker() -> bool:
-    try:
-        return Worker.objects.filter(state="READY", lease_until__gt=Now()).exists()
-    finally:
-        connection.close()  # back to the pool: this thread may not be asked again for long
+    return Worker.objects.filter(state="READY", lease_until__gt=Now()).exists()
 
 
-def _valkey_answers() -> bool:
+def _database_answers() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return True
+
+
+def valkey_answers() -> bool:
+    """Whether every Valkey answers. Raises redis.RedisError."""
     return all(client.ping() for client in clients())
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -89,9 +90,8 @@ def status_of(path: str) -> int | None:
     """The HTTP status that our own site answers `path` with; None while nobody answers."""
     host = "127.0.0.1" if settings.HOST == "0.0.0.0" else settings.HOST
     connection = http.client.HTTPConnection(host, settings.PORT, timeout=5)
-    name = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else host
     try:
-        connection.request("GET", path, headers={"Host": host if name == "*" else name, "X-Forwarded-Proto": "https"})
+        connection.request("GET", path)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None
@@ -104,10 +104,13 @@ def status_of(path: str) -> int | None:
 
 def programs() -> list[Program]:
     """The site's own programs, as the settings want them."""
-    found = [_web(), _side(), _beat()]
-    if settings.GPU_WORKERS:
-        found.append(_gpu())
-    return found
+    workers = [*(_gpu(number) for number in range(settings.GPU_WORKERS)), _side(), _beat()]
+    if settings.PROBE_PORT:
+        workers = [
+            replace(program, environment={"PROBE_PORT": str(settings.PROBE_PORT + number)})
+            for number, program in enumerate(workers)
+        ]
+    return [_web(), *workers]
 
 
 def _python(*arguments: str) -> list[str]:
@@ -129,7 +132,7 @@ def _web() -> Program:
 
 
 def _celery(*arguments: str) -> list[str]:
-    return _python("celery", "-A", "chatsite", *arguments, "-l", settings.LOG_LEVEL)
+    return _python("celery", "--quiet", "-A", "chatsite", *arguments, "-l", settings.LOG_LEVEL)
 
 
 def _worker(queue: str, name: str, threads: int) -> list[str]:
@@ -139,17 +142,10 @@ def _worker(queue: str, name: str, threads: int) -> list[str]:
     )  # fmt: skip
 
 
-def _gpu() -> Program:
-    argv = _worker(f"gpu.{settings.MODEL}", "gpu{n}@%h", slots())
-    return Program(
-        "gpu",
-        argv,
-        WORKER,
-        settings.BASE_DIR,
-        stop_wait_s=settings.DRAIN_S + 20,
-        count=settings.GPU_WORKERS,
-        steady_s=5,
-    )
+def _gpu(number: int) -> Program:
+    name = f"gpu{number}"
+    argv = _worker(f"gpu.{settings.MODEL}", f"{name}@%h", slots())
+    return Program(name, argv, WORKER, settings.BASE_DIR, stop_wait_s=settings.DRAIN_S + 20, steady_s=5)
 
 
 def slots() -> int:

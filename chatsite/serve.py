@@ -21,6 +21,7 @@ def main() -> None:
         ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
+        log_config=None,  # settings.LOGGING has them all
         backlog=4096,
         timeout_graceful_shutdown=UVICORN_GRACE_S,
     )

@@ -22,7 +22,7 @@ MODEL_DIR = Path(
     env.text("MODEL_DIR", "", "Folder with the models' files; empty: DATA_DIR/models") or DATA_DIR / "models"
 ).resolve()
 RUN_FILE = DATA_DIR / "run.json"
-HOST = env.text("HOST", "127.0.0.1", "Address that the web processes listen on")
+HOST = env.text("HOST", "127.0.0.1", "Address that the web processes, and the probes, listen on")
 PORT = env.integer("PORT", 8000, "Port of the site", minimum=1)
 WEB_PROCESSES = env.integer("WEB_PROCESSES", 1, "Web processes that `make run` starts", minimum=1)
 ADMIN_EMAIL = env.text("ADMIN_EMAIL", "", "E-mail of the first administrator; empty: asked for, or admin@localhost")
@@ -144,6 +144,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES = env.integer(
 )
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]  # asked for inside, where there is no proxy with TLS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
@@ -340,13 +341,45 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
-# -- logs -----------------------------------------------------------------------------------------------
+# -- what the person on call sees (docs/operations.md) ----------------------------------------------------
 
+METRICS_TOKEN = env.text("METRICS_TOKEN", "", "Bearer token that opens /metrics; empty: only staff who are logged in")
+METRICS_DIR = env.text(
+    "PROMETHEUS_MULTIPROC_DIR", "", "Folder where the processes of one host gather metrics; `make run` sets it"
+)
+PROBE_PORT = env.integer("PROBE_PORT", 0, "Port of a worker's own /healthz, /readyz and /metrics; 0: none")
 LOG_LEVEL = env.text("LOG_LEVEL", "INFO", "Level of the processes' logs")
+LOG_FORMAT = env.choice("LOG_FORMAT", "text", ("text", "json"), "Lines for people, or one JSON object a line")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {
+        "context": {"()": "observability.logs.Context"},
+        "repeats": {"()": "observability.logs.Repeats"},
+    },
+    "formatters": {
+        "text": {
+            "()": "observability.logs.Line",
+            "format": "{asctime} {levelname} {name} {message}",
+            "style": "{",
+        },
+        "json": {
+            "()": "pythonjsonlogger.json.JsonFormatter",
+            "format": "{asctime}{levelname}{name}{process}{message}{request}{generation}",
+            "style": "{",
+            "rename_fields": {"asctime": "time", "levelname": "level", "name": "logger", "process": "pid"},
+        },
+    },
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT, "filters": ["context", "repeats"]}
+    },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        "py.warnings": {"level": "ERROR"},  # Celery's notes for its users, at each reconnect
+        # Each ticket (a second), each job that beat sends, each socket's handshake: their failures are enough.
+        **{
+            name: {"level": "WARNING"}
+            for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat", "uvicorn.error")
+        },
+    },
 }

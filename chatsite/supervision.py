@@ -14,7 +14,7 @@ import time
 import xmlrpc.client
 from collections.abc import Iterator
 from configparser import RawConfigParser
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ WEB, WORKER, STORE = 900, 800, 100  # the highest stops first; workers and beat 
 
 @dataclass(frozen=True)
 class Program:
-    """One kind of process, `count` times; `{n}` in `argv` stands for the process's number.
+    """One kind of process, `count` times.
 
     With `listen` (host:port) they share one listening socket, as their fd 0.
     """
@@ -45,6 +45,7 @@ class Program:
     stop_signal: signal.Signals = signal.SIGTERM
     steady_s: int = 2  # seconds after which a start counts as one; sooner deaths are retried ever more slowly
     autostart: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def store_program(store: Store) -> Program:
@@ -175,11 +176,9 @@ class Supervisor:
             config.write(file)
 
     def _options(self, program: Program) -> dict[str, str]:
-        command = _plain(shlex.join(program.argv)).replace("{n}", "%(process_num)d")
-        numbered = program.count > 1 or "{n}" in " ".join(program.argv)
-        name = "%(program_name)s%(process_num)d" if numbered else "%(program_name)s"
+        name = "%(program_name)s%(process_num)d" if program.count > 1 else "%(program_name)s"
         options = {
-            "command": command,
+            "command": _plain(shlex.join(program.argv)),
             "process_name": name,
             "numprocs": str(program.count),
             "priority": str(program.priority),
@@ -196,6 +195,9 @@ class Supervisor:
             "stdout_logfile_maxbytes": "10MB",
             "stdout_logfile_backups": "3",
         }
+        if program.environment:
+            pairs = program.environment.items()
+            options["environment"] = ",".join(f'{name}="{_plain(value)}"' for name, value in pairs)
         if program.user:
             options["user"] = program.user
         if program.listen:

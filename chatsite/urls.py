@@ -7,6 +7,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from billing.signup import ThrottledAdminLogin
 from chatsite.health import healthz, readyz
+from chatsite.metrics import metrics
 
 handler400 = "chatsite.error_pages.bad_request"
 handler404 = "chatsite.error_pages.not_found"
@@ -19,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("conversations.page_urls")),
     path("healthz", healthz),
     path("readyz", readyz),
+    path("metrics", metrics),
     path("admin/", admin.site.urls),
     path("accounts/", include("chatsite.account_urls")),
     path("settings/", include("conversations.settings_urls")),

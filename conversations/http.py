@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from channels.db import database_sync_to_async
@@ -63,7 +64,7 @@ def run_detached(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
         finally:
             close_old_connections()
 
-    _threads.submit(run)
+    _threads.submit(copy_context().run, run)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

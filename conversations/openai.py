@@ -9,7 +9,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -42,6 +43,7 @@ from inference import relay
 from inference.models import Generation
 from inference.operations import cancel, find_model, has_worker
 from inference.protocol import Event
+from observability import metrics
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class Accepted:
     may_be_retried: bool
     limit_headers: dict[str, str]
     renews_at: str | None  # when the limit that made the grant smaller renews, ISO 8601
+    asked_at: float = 0.0  # monotonic time
 
     @property
     def headers(self) -> dict[str, str]:
@@ -89,11 +92,13 @@ async def send_openai_refusal(send: Send, refusal: Refusal) -> None:
 
 async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
     body = await read_body(scope, receive)
-    generation_id = uuid4()
+    asked_at = monotonic()
+    # One id for both, so that what the client calls its request is found in every log.
+    generation_id = UUID(scope["own_request_id"]) if scope.get("own_request_id") else uuid4()
     async with AsyncExitStack() as stack:
         # Follow before the row exists: not one frame is missed, and nothing has to be read again.
         reader = await stack.enter_async_context(relay.watching(generation_id))
-        call = await hop(accept, scope, body, generation_id)
+        call = replace(await hop(accept, scope, body, generation_id), asked_at=asked_at)
         is_new = call.generation_id == generation_id
         events = reader.events(is_new=True) if is_new else relay.follow(call.generation_id)
         await stack.enter_async_context(aclosing(events))
@@ -184,6 +189,8 @@ async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> b
             async for event in events:
                 if event.kind == "delta":
                     text = event.data["text"]
+                    if not sent:
+                        metrics.reader_first_token.labels("completions").observe(monotonic() - call.asked_at)
                     sent += len(text)
                     await write(chunks.delta(event.seq, text))
                 elif event.kind == "snapshot":

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from time import monotonic
 from urllib.parse import parse_qs
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from inference import relay
 from inference.models import Generation
 from inference.protocol import Event
 from inference.rows import row_of
+from observability import metrics
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,26 @@ def _kept(answer: Message, generation: Generation, after: int) -> tuple[Event, .
 async def following(found: Found) -> AsyncIterator[AsyncIterator[Event]]:
     """The events, to the end. Raises Refusal (unavailable) on entering when the relay cannot be reached."""
     if found.events is not None:
-        yield _with_renewal(_replay(found.events))
+        yield _told(_replay(found.events), is_whole=False)
         return
     async with (
         relay.watching(found.generation) as reader,
         aclosing(reader.events(found.after)) as events,
     ):
-        yield _with_renewal(events)
+        yield _told(events, is_whole=found.after == 0)
 
 
-async def _with_renewal(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    """The end of an answer that a limit cut short says when that limit renews."""
+async def _told(events: AsyncIterator[Event], *, is_whole: bool) -> AsyncIterator[Event]:
+    """The end of an answer that a limit cut short says when that limit renews.
+
+    `is_whole`: from its beginning; who was here before the first token has waited for it.
+    """
+    began, waits = monotonic(), is_whole
     async for event in events:
+        if waits and event.kind in ("delta", "snapshot"):
+            waits = False
+            if event.kind == "delta":
+                metrics.reader_first_token.labels("native").observe(monotonic() - began)
         if event.kind == "done" and event.data["finish_reason"] == "limit_reached":
             event = replace(event, data={**event.data, **await hop(_renewal, event.generation)})
         yield event

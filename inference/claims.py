@@ -4,6 +4,7 @@ Every change is one conditional UPDATE that names status, worker and attempt. Le
 alone. Raw SQL where one statement must both change rows and return them.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from inference.engine import Load
 from inference.models import Generation, Worker
 from inference.scheduling import Capacity, Running, Waiting, count_fitting, pick
 from inference.tickets import send_tickets
+from observability import metrics
 
 Status = Generation.Status
 LEASE = "clock_timestamp() + make_interval(secs => %(lease)s)"
@@ -189,13 +191,14 @@ def hand_back(worker: Worker, generations: Sequence[Generation], *, engine_died:
     the death as its own. Flagged ones end as cancelled, and those with too many deaths as failed.
     """
     with transaction.atomic():
-        Generation.objects.filter(
+        moved = Generation.objects.filter(
             pk__in=[generation.pk for generation in generations], worker=worker, status=Status.RUNNING
         ).update(
             **_waiting_again(),
             is_suspect=engine_died,
             deaths=F("deaths") + int(engine_died and len(generations) == 1),
         )
+    metrics.failovers.labels(worker.model_id, "engine_dead" if engine_died else "handed_back").inc(moved)
     _settle_waiting([generation.pk for generation in generations])
     send_tickets(worker.model_id, len(generations))
 
@@ -221,8 +224,9 @@ def reap(*, limit: int = 100) -> int:
         ids = [pk for pk, _ in lapsed]
         Generation.objects.filter(pk__in=ids).update(**_waiting_again(), deaths=F("deaths") + 1)
     _settle_waiting(ids)
-    for model in {model for _, model in lapsed}:
-        send_tickets(model, sum(1 for _, other in lapsed if other == model))
+    for model, count in Counter(model for _, model in lapsed).items():
+        metrics.failovers.labels(model, "lease_lapsed").inc(count)
+        send_tickets(model, count)
     return len(ids)
 
 

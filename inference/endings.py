@@ -18,6 +18,7 @@ from inference.models import Generation
 from inference.protocol import Entry, Notice
 from inference.rows import row_of
 from inference.signals import generation_finished
+from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
@@ -124,10 +125,19 @@ def _write_ending(generation: Generation, expected: str, ending: Ending) -> int 
 
 
 def _announce(generation: Generation) -> None:
+    _count(generation)
     event = row_of(generation).terminal_event()
     relay.call(relay.end(Notice(generation.pk, event.seq, event.kind, event.data)))
     if generation.purpose == "chat":
         settle_limits(generation)
+
+
+def _count(generation: Generation) -> None:
+    model, usage = generation.model_id, usage_of(generation)
+    metrics.generations_ended.labels(model, generation.finish_reason, generation.error_code or "none").inc()
+    metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
+    metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
+    metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
 
 
 def settle_limits(generation: Generation) -> None:

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import aclosing
+from time import monotonic
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from inference.protocol import Cancel, Drain, Message, Notice
 from inference.publisher import Publisher
 from inference.slots import Slots
 from inference.token_log import StaleAttempt
+from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
@@ -66,6 +68,7 @@ class EngineHost:
         self.publisher = Publisher(self.live, self.may_publish)
         self.keeper = Keeper(self)
         self.slots = Slots(self)
+        self.gaps = metrics.Gaps()
         self.is_draining = False
         self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
         self._loop = uvloop.new_event_loop()
@@ -171,7 +174,7 @@ class EngineHost:
 
     def _carry(self, live: Live) -> None:
         """Run a claimed generation, and each that follows it in its slot; write their ends."""
-        work = self._call(self._run(live))
+        work = self._begin(live)
         while True:
             following = None
             try:
@@ -184,9 +187,10 @@ class EngineHost:
                     generation, _ = self.slots.take(may_fill=True)
                     if generation is not None:
                         following = self.live[generation.pk]
-                        work = self._call(self._run(following))
+                        work = self._begin(following)
                 finally:
-                    self._conclude(live, ending)
+                    with live.lines():
+                        self._conclude(live, ending)
             except Exception:
                 # Its lease lapses, and another worker takes it up; what follows it is carried on.
                 log.exception("%s was not brought to its end", live.generation.pk)
@@ -195,6 +199,11 @@ class EngineHost:
             if following is None:
                 return
             live = following
+
+    def _begin(self, live: Live) -> Future[Ending | None]:
+        with live.lines():  # which the task on the loop inherits
+            log.info("starts: attempt %d, %d prompt tokens", live.generation.attempt, live.generation.prompt_tokens)
+            return self._call(self._run(live))
 
     def may_start(self) -> bool:
         """Whether this worker serves, is to go on, and knows that it is not given up."""
@@ -206,7 +215,11 @@ class EngineHost:
             try:
                 if ending is None:
                     claims.hand_back(self.worker, [live.generation])
-                elif not claims.finish(live.generation, ending):
+                    log.info("handed back after %d tokens", live.emitted)
+                elif claims.finish(live.generation, ending):
+                    seconds = monotonic() - live.began_at
+                    log.info("ends: %s, %d tokens, %.1f s", ending.finish_reason, live.emitted, seconds)
+                else:
                     log.info("%s ended elsewhere", live.generation.pk)
                 return
             except (OperationalError, InterfaceError) as error:
@@ -280,15 +293,22 @@ class EngineHost:
             live.mark_finished("length")  # died between its last token and the finish mark
             return
         prompt = Prompt(
-            request_id=f"{generation.pk}-{generation.attempt}",
+            request_id=f"{generation.request_id}/{generation.pk}-{generation.attempt}",  # as engines log it
             token_ids=(*live.prompt_ids, *emitted),
             max_tokens=left,
             cache_salt=cache_salt(generation.organization_id),
             sampling=sampling,
             emitted=len(emitted),
         )
+        last = 0.0
         async with aclosing(self.engine.generate(prompt)) as chunks:
             async for chunk in chunks:
+                now = monotonic()
+                if last:
+                    self.gaps.add(now - last)
+                elif not emitted:
+                    metrics.first_token.labels(generation.model_id).observe(now - live.began_at)
+                last = now
                 reason = live.add(chunk, detokenizer)
                 if reason is not None:
                     live.mark_finished(reason)
@@ -327,6 +347,14 @@ class EngineHost:
         elif not live.is_cancelled:
             live.is_cancelled = True
             live.task.cancel()
+
+    def answers(self, within_s: float) -> bool:
+        """Whether the loop thread turns."""
+        try:
+            self._call(asyncio.sleep(0)).result(within_s)
+        except TimeoutError:
+            return False
+        return True
 
     def on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Run a callback on the loop thread, soon."""

@@ -9,8 +9,10 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from inference import claims
+from inference.engine import Load
 from inference.pace import Pace
 from inference.queueing import reserved_shares
+from observability import metrics
 
 if TYPE_CHECKING:
     from inference.host import EngineHost
@@ -30,6 +32,8 @@ class Keeper:
         self._renewed_at = 0.0
         self._pace = Pace()
         self._reachable_since: float | None = None
+        self._load = Load()
+        self.turned_at = monotonic()  # the latest turn, whether or not the database answered
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -55,11 +59,12 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            began = monotonic()
+            self.turned_at = began = monotonic()
             try:
                 self._step(began)
             except (OperationalError, InterfaceError) as error:
                 self._reachable_since = None
+                metrics.checkpoints_missed.labels(self._host.worker.model_id, "failed").inc()
                 log.warning("database out of reach: %s", error)
             except Exception:
                 log.exception("keeper step failed")
@@ -71,7 +76,9 @@ class Keeper:
         host = self._host
         progress = {pk: live.progress() for pk, live in list(host.live.items())}
         host.worker.service_s = self._pace.step(began, len(host.slots), host.slots.ended)
-        renewed = claims.renew(host.worker, progress, host.engine.load())
+        load = host.engine.load()
+        renewed = claims.renew(host.worker, progress, load)
+        self._count(began, load)
         self._reachable_since = self._reachable_since or began
         self._renewed_at = began
         with self._renewed:
@@ -90,3 +97,15 @@ class Keeper:
         host.slots.peers = claims.peers(host.worker)
         claims.end_overdue()
         host.slots.call()
+
+    def _count(self, began: float, load: Load) -> None:
+        """This renewal, and what the engine did since the last one."""
+        model, late = self._host.worker.model_id, began - self._renewed_at - STEP_S
+        metrics.checkpoint.labels(model).observe(monotonic() - began)
+        if self._renewed_at and late > 1.0:
+            how = "overdue" if late + STEP_S > settings.LEASE_S else "late"
+            metrics.checkpoints_missed.labels(model, how).inc()
+        metrics.prefix_queries.labels(model).inc(load.prefix_queries - self._load.prefix_queries)
+        metrics.prefix_hits.labels(model).inc(load.prefix_hits - self._load.prefix_hits)
+        self._load = load
+        self._host.gaps.observe(model)

@@ -1,6 +1,7 @@
 """One running generation inside a worker: the text it has, what of it is logged, and what is still to be."""
 
 import asyncio
+from contextlib import AbstractContextManager
 from time import monotonic
 
 from inference.claims import Progress
@@ -8,6 +9,7 @@ from inference.endings import Ending
 from inference.engine import Chunk, Detokenizer
 from inference.models import Generation
 from inference.protocol import Append, Entry, EventKind, FinishReason
+from observability.logs import bound
 
 Status = Generation.Status
 # PostgreSQL refuses NUL, UTF-8 refuses lone surrogates; SmolLM2 has a NUL token.
@@ -35,12 +37,17 @@ class Live:
         self.emitted = 0  # token ids in entries and held back
         self.is_stale = False  # a later attempt owns the row: say nothing more
         self.is_cancelled = False
+        self.began_at = monotonic()
         self.first_token_at: float | None = None
         self.last_flush_at = 0.0
         self.task: asyncio.Task[Ending | None] | None = None
         self._text = ""
         self._ids: list[int] = []
         self._settled = asyncio.Event()
+
+    def lines(self) -> AbstractContextManager[None]:
+        """What is logged in the block belongs to this generation, and to the request that began it."""
+        return bound(request=self.generation.request_id, generation=self.generation.pk)
 
     def resume(self, entries: list[Entry], detokenizer: Detokenizer) -> list[int]:
         """Go on from what the log holds; returns the ids emitted so far, after which the engine continues.

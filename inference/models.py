@@ -103,6 +103,9 @@ class Generation(models.Model):
     affinity = models.UUIDField(null=True, help_text="The conversation, whose prefix may be warm on a worker.")
     client_key = models.CharField(max_length=255, null=True, help_text="Idempotency-Key or client-chosen id.")
     purpose = models.CharField(max_length=16, default="chat")
+    request_id = models.CharField(
+        max_length=100, blank=True, default="", db_default="", help_text="Of the HTTP request, for logs."
+    )
 
     prompt = models.BinaryField(default=b"", help_text="Token ids, unsigned 32 bit each.")
     prompt_tokens = models.PositiveIntegerField()

@@ -1,5 +1,6 @@
 """Acts on generations from the web's side: admit, submit, cancel. A worker's are in inference.claims."""
 
+import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,9 @@ from inference.engine import Sampling
 from inference.models import Generation, ServedModel, Worker
 from inference.queueing import check_queue, queue_terms
 from inference.tickets import send_tickets
+from observability.logs import request_id
 
+log = logging.getLogger(__name__)
 Status = Generation.Status
 OWN_BAND = -1  # below every plan's
 
@@ -103,6 +106,7 @@ def admitted(
             affinity=affinity,
             client_key=client_key,
             purpose=purpose,
+            request_id=request_id(),
             prompt=Generation.pack(prompt_ids),
             prompt_tokens=len(prompt_ids),
             sampling=sampling.to_json(),
@@ -157,7 +161,12 @@ def submit(generation: Generation) -> None:
     """
     generation.floor = waiting.clock(generation.model_id, generation.band)  # read by the INSERT itself
     generation.save(force_insert=True)
-    transaction.on_commit(lambda: send_tickets(generation.model_id, band=generation.band))
+    transaction.on_commit(lambda: _announce(generation))
+
+
+def _announce(generation: Generation) -> None:
+    log.info("a generation waits for %s", generation.model_id, extra={"generation": str(generation.pk)})
+    send_tickets(generation.model_id, band=generation.band)
 
 
 def submit_own(

@@ -17,6 +17,7 @@ from inference import token_log
 from inference.protocol import Event, EventKind, Frame, Notice
 from inference.queueing import queue_places
 from inference.rows import Row, kept_text, look
+from observability import metrics
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,9 @@ class Reader:
             await self._wake.wait()  # the check once a second wakes it
             return None
         end = self._terminal.seq if self._terminal is not None else 0
+        metrics.reader_repairs.labels("gap").inc()
         if self.seq + len(entries) < end:
+            metrics.reader_repairs.labels("snapshot").inc()
             self.seq, self._has_gap = end, False
             return Event("snapshot", self.generation, end, {"text": await fetch_text(self.generation)})
         if self._is_lost and not entries:

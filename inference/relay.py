@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -28,11 +29,15 @@ from inference import token_log
 from inference.protocol import Append, Cancel, Drain, Event, Frame, Message, News, Notice, TopicKind, decode, encode
 from inference.reader import Reader, fetch_places, fetch_rows
 from inference.topics import Subscription
+from observability import metrics
 
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # a reader that heard nothing for this long is checked
 TOPIC_S = 60  # a web process that no longer renews its subscription to a topic is forgotten after this
+
+# What call() runs, as metrics name it: by the message, as where a push is lost.
+HINTS = {"end": "end", "tell": "news", "tell_worker": "cancel", "drain_worker": "drain", "open_log": "fence"}
 
 
 # -- the worker's side -----------------------------------------------------------------------------
@@ -66,6 +71,7 @@ async def end(notice: Notice) -> None:
     try:
         viewers = await token_log.close_log(notice.generation, settings.REPLAY_S)
     except RedisError as error:
+        metrics.hints_lost.labels("end").inc()
         log.warning("end of %s not announced: %s", notice.generation, error)
     else:
         await notify(notice, viewers)
@@ -86,6 +92,7 @@ async def tell(topic: UUID, kind: TopicKind, data: dict[str, Any]) -> None:
     try:
         channels = await token_log.viewers(topic)
     except RedisError as error:
+        metrics.hints_lost.labels("news").inc()
         log.warning("news of %s not told: %s", topic, error)
     else:
         await _push({channel: [News(topic, kind, data)] for channel in channels})
@@ -99,6 +106,7 @@ async def _push(batches: Mapping[str, list[Message]]) -> None:
             async with asyncio.timeout(settings.HINT_TIMEOUT_S):
                 await layer.send(channel, {"type": "relay", "data": encode(messages)})
         except (TimeoutError, RedisError, OSError) as error:
+            metrics.hints_lost.labels(type(messages[0]).__name__.lower()).inc()
             log.warning("%d messages to %s lost: %r", len(messages), channel, error)
 
 
@@ -113,7 +121,9 @@ def call(work: Coroutine[Any, Any, None]) -> None:
         future.result(settings.HINT_TIMEOUT_S)
     except (TimeoutError, RedisError, OSError) as error:
         future.cancel()
-        log.warning("hint lost: %r", error)
+        name = getattr(work, "__name__", "")
+        metrics.hints_lost.labels(HINTS.get(name, "other")).inc()
+        log.warning("%s: hint lost: %r", name, error)
 
 
 @functools.cache
@@ -164,10 +174,11 @@ class Hub:
     async def channel(self) -> str:
         """This process's channel; opened by the first reader. Raises RedisError."""
         if self._channel is None or (self._channel.done() and self._channel.exception()):
-            self._channel = asyncio.ensure_future(new_channel("web"))
+            # All readers share these tasks: what they log is not the first one's.
+            self._channel = asyncio.create_task(new_channel("web"), context=Context())
             name = await self._channel
             for work in (lambda: listen(name, self._deliver), self._check_forever):
-                self._tasks.add(asyncio.create_task(forever(work)))
+                self._tasks.add(asyncio.create_task(forever(work), context=Context()))
         return await asyncio.shield(self._channel)
 
     async def join(self, reader: Reader) -> None:
@@ -227,6 +238,7 @@ class Hub:
             ]
             if not silent:
                 continue
+            metrics.reader_repairs.labels("check").inc(len(silent))
             try:
                 await self._check(silent)
             except (RedisError, DatabaseError, TimeoutError) as error:

@@ -18,6 +18,7 @@ from inference.live import Live
 from inference.models import Generation
 from inference.scheduling import Capacity, Running
 from inference.tickets import call_worker
+from observability import metrics
 
 if TYPE_CHECKING:
     from inference.host import EngineHost
@@ -110,6 +111,9 @@ class Slots:
             self._host.live[generation.pk] = Live(generation)
             self.idle.clear()
         self._starts += 1
+        if generation.attempt == 1 and generation.started_at is not None:
+            waited = (generation.started_at - generation.created_at).total_seconds()
+            metrics.queue_wait.labels(generation.model_id, generation.band).observe(max(0.0, waited))
         tokens = generation.prompt_tokens + generation.grant
         self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
         if generation.affinity is not None:

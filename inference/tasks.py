@@ -18,6 +18,7 @@ from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
 from inference.worker import current_host
+from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
@@ -70,6 +71,7 @@ def purge() -> int:
     """Forget prompts and streamed texts after the replay window, and workers that left long ago."""
     old = Generation.objects.filter(finished_at__lt=Now() - timedelta(seconds=settings.REPLAY_S), purged_at=None)
     purged = old.update(prompt=b"", text="", purged_at=Now())
+    metrics.rows_purged.inc(purged)
     Generation.objects.filter(client_key__isnull=False, finished_at__lt=Now() - KEY_KEPT).update(client_key=None)
     Worker.objects.filter(lease_until__lt=Now() - timedelta(hours=1)).delete()
     return purged
@@ -96,6 +98,7 @@ def sweep_reservations() -> int:
                 settled += row is None or not row.is_open
     except RedisError as error:
         log.warning("reservations not swept: %s", error)
+    metrics.reservations_swept.inc(settled)
     if settled:
         log.warning("%s reservations were left over and are settled", settled)
     return settled
@@ -110,6 +113,7 @@ def reconcile_limits() -> int:
     except RedisError as error:
         log.warning("counters not reconciled: %s", error)
         return 0
+    metrics.windows_drifted.inc(len(wrong))
     if wrong:
         log.error("%s windows of limits had drifted and are filled anew: %s", len(wrong), ", ".join(wrong[:10]))
     return len(wrong)

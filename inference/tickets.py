@@ -4,11 +4,17 @@ A ticket may tell the band of what waits: who has no slot for it need not look. 
 on the queue that Celery gives each (worker_direct).
 """
 
+import functools
 import logging
+from typing import Any
 
 from celery import current_app
 from celery.utils.nodenames import worker_direct
+from django.conf import settings
+from kombu import pools
 from kombu.exceptions import OperationalError as BrokerError
+
+from observability import metrics
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +37,21 @@ def call_worker(name: str, band: int | None = None) -> None:
     _send(worker_direct(name).name, 1, {"band": band, "direct": True})
 
 
+@functools.cache
+def _producers() -> Any:
+    """Connections for tickets alone. A worker's others wait for its broker (chatsite.celery): with those, a Valkey that
+    hangs would hold up the keeper, which sends a ticket a second, until the leases lapse."""
+    options = settings.CELERY_BROKER_TRANSPORT_OPTIONS
+    return pools.producers[current_app.connection_for_write(transport_options=options)]
+
+
 def _send(queue: str, count: int, arguments: dict[str, object]) -> None:
     try:
-        for _ in range(count):
-            current_app.send_task(TICKET, kwargs=arguments, queue=queue, retry=False, ignore_result=True)
+        with _producers().acquire(block=True, timeout=settings.HINT_TIMEOUT_S) as producer:
+            for _ in range(count):
+                current_app.send_task(
+                    TICKET, kwargs=arguments, queue=queue, producer=producer, retry=False, ignore_result=True
+                )
     except (BrokerError, OSError, TimeoutError) as error:
+        metrics.hints_lost.labels("ticket").inc()
         log.warning("ticket for %s lost: %r", queue, error)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt
 from inference.stop_strings import StopStrings
+from observability import metrics
 
 GIB = 1 << 30
 CPU_OPTIONS: dict[str, Any] = {
@@ -72,7 +74,7 @@ class VllmEngine:
             **(CPU_OPTIONS if self._on_cpu else {}),
             **(options or {}),
         }
-        self._stats = _LoadLogger()
+        self._stats = _LoadLogger(path.name)
         self._llm: AsyncLLM | None = None
         self._tokenizer: Any = None
 
@@ -189,10 +191,12 @@ class VllmDetokenizer:
 
 
 class _LoadLogger(StatLoggerBase):
-    """Keeps the figures of the latest step."""
+    """Keeps the figures of the latest step; `model`, as metrics name it, is its folder's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
         self.load = Load()
+        self._steps = metrics.engine_step.labels(model)
+        self._stepped_at = 0.0
 
     def bind(self, vllm_config: VllmConfig, engine_index: int = 0) -> "_LoadLogger":
         """What vLLM calls to make its logger."""
@@ -203,6 +207,10 @@ class _LoadLogger(StatLoggerBase):
     ) -> None:
         if scheduler_stats is None:
             return
+        now = monotonic()
+        if self.load.running:
+            self._steps.observe(now - self._stepped_at)
+        self._stepped_at = now
         prefix = scheduler_stats.prefix_cache_stats
         self.load = Load(
             running=scheduler_stats.num_running_reqs,

@@ -27,6 +27,11 @@ def current_host() -> Any:
     return _hosts[0]
 
 
+def hosts() -> tuple[Any, ...]:
+    """None while the engine loads, none while it drains, and none in other workers; else the one of this process."""
+    return tuple(_hosts)
+
+
 def _configured_engine() -> Any:
     from inference.engines import make_engine
     from inference.models import ServedModel

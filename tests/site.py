@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 START_S = 60.0
 STOP_S = 25.0
 POLL_S = 0.02
+METRICS_TOKEN = "metrics-of-tests"
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 15.0) -> None:
@@ -140,6 +141,8 @@ class Site:
             "ENGINE_SLOTS": str(slots),
             "LOG_LEVEL": "INFO",
             "DRAIN": "1",
+            "METRICS_TOKEN": METRICS_TOKEN,
+            "PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics"),
             **(environment or {}),
         }
         self.webs = [self._web(i) for i in range(webs)]

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from chatsite.env import VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("billing", "chatsite", "conversations", "inference")
+PACKAGES = ("billing", "chatsite", "conversations", "inference", "observability")
 
 
 def sources():
@@ -40,5 +40,6 @@ def test_only_the_counters_touch_the_limit_keys():
 
 def test_settings_are_read_in_one_place():
     readers = {path.name for path in sources() if re.search(r"os\.(environ\.get|getenv)|environ\[", path.read_text())}
-    # up and its parts hand the environment on to the processes they start.
-    assert readers <= {"env.py", "up.py", "local_run.py", "postgres.py", "supervision.py", "vllm_engine.py"}
+    # up and its parts hand the environment on to the processes they start; metrics.py says why it does.
+    parts = {"up.py", "local_run.py", "postgres.py", "supervision.py", "vllm_engine.py"}
+    assert readers <= {"env.py", "metrics.py", *parts}

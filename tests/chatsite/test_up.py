@@ -8,11 +8,13 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
+import httpx
 import psutil
 import pytest
 
+from chatsite.stores import free_port
 from tests.chatsite.site import Site, wait_for
 
 pytestmark = pytest.mark.faults
@@ -65,13 +67,15 @@ def test_starts_is_found_by_commands_and_starts_again_quickly(sites: ExitStack) 
 
 @ON_LINUX
 def test_two_sites_live_side_by_side_and_leave_nothing(sites: ExitStack) -> None:
-    one, two = new_site(sites, WEB_PROCESSES="2"), new_site(sites)
+    probes = _three_ports()
+    one, two = new_site(sites, WEB_PROCESSES="2", METRICS_TOKEN="t", PROBE_PORT=str(probes)), new_site(sites)
     one.start()
     two.start()
     one.wait_for_address()
     two.wait_for_address()
     assert (one.run_file() or {})["redis_urls"] != (two.run_file() or {})["redis_urls"]
 
+    _tells_of_all_its_processes(one, probes)
     for word in ("chatsite.serve", "gpu0@"):
         _is_restarted(one, word)
     wait_for(lambda: one.status("/readyz") == 200, "a ready worker again")
@@ -84,6 +88,39 @@ def test_two_sites_live_side_by_side_and_leave_nothing(sites: ExitStack) -> None
     two.supervisord().kill()
     two.wait_until_gone()
     assert two.up.returncode == 1 and "supervisord ended" in two.output()
+
+
+def _three_ports() -> int:
+    """The first of three free ports in a row."""
+    while True:
+        first = free_port()
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+def _status(url: str) -> int | None:
+    try:
+        return httpx.get(url).status_code
+    except httpx.TransportError:
+        return None
+
+
+def _tells_of_all_its_processes(site: Site, probes: int) -> None:
+    """Web processes that share a socket answer /metrics for every process; each worker, and beat, has its probes."""
+    for number, (name, loops) in enumerate({"gpu": 3, "side": 1, "beat": 1}.items()):
+        url = f"http://127.0.0.1:{probes + number}"
+        wait_for(lambda url=url: _status(f"{url}/readyz") == 200, f"{name} is ready", 60)
+        assert len(httpx.get(f"{url}/healthz").json()) == loops
+
+    def told() -> bool:
+        headers = {"Authorization": "Bearer t"}
+        text = httpx.get(f"http://127.0.0.1:{site.port}/metrics", headers=headers).text
+        return "chatsite_checkpoint_seconds_count{" in text and 'chatsite_jobs_total{job="inference.' in text
+
+    for _ in range(10):  # whichever process answers
+        wait_for(told, "a GPU worker's and the side worker's figures")
 
 
 def _is_restarted(site: Site, word: str) -> None:

@@ -78,7 +78,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _prepare_environment(folder: Path) -> None:
     """What the children inherit: absolute folders, a secret key, enough open files."""
+    metrics = Path(settings.METRICS_DIR or folder / "metrics").resolve()
+    for left in metrics.glob("*_*.db"):  # by an earlier run
+        left.unlink()
     os.environ.update(DATA_DIR=str(folder), MODEL_DIR=str(settings.MODEL_DIR))
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
     secret = folder / "secret_key"
     if not os.environ.get("SECRET_KEY") and not secret.exists():
         write_closed(secret, secrets.token_urlsafe(50))
