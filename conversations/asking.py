@@ -9,7 +9,6 @@ import psycopg.errors
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from billing.admission import release
 from billing.errors import Refusal, not_found
 from billing.models import User
 from billing.operations import Principal
@@ -18,7 +17,7 @@ from conversations.assembly import Assembled, assemble
 from conversations.models import Conversation, Message
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel
-from inference.operations import admitted, submit
+from inference.operations import admitted, give_back, submit
 
 TICK = datetime.timedelta(microseconds=1)
 
@@ -103,7 +102,7 @@ def request_answer(ask: Ask) -> Sent:
         if earlier:
             return earlier
         raise
-    return sent or _lost_to_earlier(ask, generation_id)
+    return sent or _lost_to_earlier(ask, generation)
 
 
 def _leaf(ask: Ask) -> UUID | None:
@@ -156,10 +155,10 @@ def _earlier(ask: Ask) -> Sent | None:
     return Sent(ask.conversation, question, answer, generation, is_repeat=True)
 
 
-def _lost_to_earlier(ask: Ask, generation_id: UUID) -> Sent:
+def _lost_to_earlier(ask: Ask, generation: Generation) -> Sent:
     """The key was used while this request was under way: its result, without a second reservation."""
-    if not Generation.objects.filter(pk=generation_id, status__in=Generation.OPEN).exists():
-        release(principal=ask.principal, generation_id=generation_id)
+    assert generation.admitted_at is not None
+    give_back(principal=ask.principal, generation_id=generation.pk, admitted_at=generation.admitted_at)
     earlier = _earlier(ask)
     if earlier is None:  # the message's id alone is taken, perhaps by another user
         raise id_taken()

@@ -1,7 +1,7 @@
 """Completions without a conversation: the turns come with each call, and only counts stay."""
 
 from collections.abc import Sequence
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from django.db import IntegrityError, transaction
 
@@ -25,9 +25,9 @@ def complete(
     client_key: str | None,
     generation_id: UUID,
 ) -> Generation:
-    """Submit a generation for these turns, under the id that its reader already follows.
+    """Submit a generation for these turns, without a key under the id that its reader already follows.
 
-    `client_key` (an Idempotency-Key) makes a repeat harmless: it returns the earlier generation, with another id.
+    `client_key` (an Idempotency-Key) makes a repeat harmless: it returns the earlier generation.
     Raises Refusal: turns_refused, key_taken (400), model_not_ready (503), and what admission raises (400, 429, 503).
     """
     prompt_ids = _encode(model, turns)
@@ -52,7 +52,7 @@ def complete(
                 sampling=sampling,
                 asked=asked,
                 client_key=client_key,
-                generation_id=generation_id,
+                generation_id=_shared_id(call) or generation_id,
             ) as generation,
             transaction.atomic(),
         ):
@@ -63,6 +63,17 @@ def complete(
             raise
         return earlier
     return generation
+
+
+def _shared_id(call: Generation) -> UUID | None:
+    """The id of all repeats of a call, which share one reservation, so that a repeat needs no place of its own.
+
+    None without a key, and where a call took that id whose key is forgotten by now.
+    """
+    if call.client_key is None:
+        return None
+    shared = uuid5(call.user.pk, call.client_key)
+    return None if Generation.objects.filter(pk=shared).exists() else shared
 
 
 def _encode(model: ServedModel, turns: Sequence[Turn]) -> list[int]:

@@ -82,7 +82,9 @@ class Generation(models.Model):
     window; the counts stay.
     """
 
-    limit_states: tuple[WindowState, ...] = ()  # of the request that made it; not stored
+    # Of the request that made it; not stored.
+    limit_states: tuple[WindowState, ...] = ()
+    queue_depth: int | None = None  # requests that may wait with it
 
     class Status(models.TextChoices):
         WAITING = "WAITING"

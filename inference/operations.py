@@ -1,5 +1,6 @@
 """Acts on generations from the web's side: admit, submit, cancel. A worker's are in inference.claims."""
 
+import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from uuid import UUID
 
 import psycopg.errors
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -22,8 +23,10 @@ from inference import relay, waiting
 from inference.endings import end_waiting
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel, Worker
-from inference.queueing import check_queue, queue_terms
+from inference.queueing import check_queue, queue_full, queue_terms
 from inference.tickets import send_tickets
+
+log = logging.getLogger(__name__)
 
 Status = Generation.Status
 OWN_BAND = -1  # below every plan's
@@ -117,15 +120,30 @@ def admitted(
             renews_at=admitted_at + timedelta(seconds=allowed.cut_by.next_s) if allowed.cut_by else None,
             price_multiplier=plan.price_multiplier,
         )
-        generation.limit_states = allowed.states
+        generation.limit_states, generation.queue_depth = allowed.states, terms.depth
         yield generation
     except BaseException as error:
         if is_of_past_epoch(error):
             counters.distrust(allowed.epoch)
         # Repeats share an id and its reservation: whoever made it gives it back, and the sweep what is left.
         if allowed.is_new:
-            admission.release(principal=principal, generation_id=generation_id)
+            give_back(principal=principal, generation_id=generation_id, admitted_at=admitted_at)
         raise
+
+
+def give_back(*, principal: Principal, generation_id: UUID, admitted_at: datetime) -> None:
+    """Give back a reservation, made at `admitted_at`, that no generation uses.
+
+    A repeat may have written the row with it, which then counts, however it ended since; while the database cannot say,
+    the sweep decides.
+    """
+    try:
+        if Generation.objects.filter(pk=generation_id, admitted_at=admitted_at).exists():
+            return
+    except DatabaseError as error:
+        log.warning("reservation of %s is left to the sweep: %s", generation_id, error)
+        return
+    admission.release(principal=principal, generation_id=generation_id)
 
 
 def context_of(model: ServedModel, plan: Plan) -> int:
@@ -153,8 +171,12 @@ def context_exceeded(tokens: int, limit: int) -> Refusal:
 def submit(generation: Generation) -> None:
     """Insert an admitted generation, inside the caller's transaction; a worker is called on commit.
 
-    Raises IntegrityError when this user has used its client_key before.
+    Raises IntegrityError when this user has used its client_key before, Refusal (queue_full) when others took the last
+    places of the queue meanwhile.
     """
+    depth = generation.queue_depth
+    if depth is not None and not waiting.take_place(generation.model_id, generation.band, depth):
+        raise queue_full(None)
     generation.floor = waiting.clock(generation.model_id, generation.band)  # read by the INSERT itself
     generation.save(force_insert=True)
     transaction.on_commit(lambda: send_tickets(generation.model_id, band=generation.band))

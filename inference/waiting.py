@@ -6,9 +6,10 @@ Order and counters are those of inference.scheduling. Raw SQL: each of these is 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 from uuid import UUID
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models.expressions import RawSQL
 
 from inference.models import Generation, Worker
@@ -77,6 +78,16 @@ FROM (
 """
 
 
+# How many places of a band's queue are free, less `spare`: after one of the locks, so that what it sees holds.
+FREE_PLACES = """
+SELECT %(depth)s - %(spare)s * current_setting('max_connections')::int - count(*) FROM (
+    SELECT 1 FROM inference_generation
+    WHERE model_id = %(model)s AND status = 'WAITING' AND NOT cancel_requested AND band >= %(band)s LIMIT %(depth)s
+) AS waiting
+"""
+PLACE_LOCK = 1_364_346_213  # of PostgreSQL's advisory locks with two numbers; the other is the model
+
+
 @dataclass(frozen=True)
 class Queue:
     """What waits in a band of a model and above it."""
@@ -108,6 +119,23 @@ def queue_before(model: str, band: int, user_id: UUID) -> Queue:
     with connection.cursor() as cursor:
         cursor.execute(QUEUE, {"model": model, "band": band, "user": user_id})
         return Queue(*cursor.fetchone())
+
+
+def take_place(model: str, band: int, depth: int) -> bool:
+    """Whether one more row of this band may be inserted in this transaction, so that never more than `depth` wait.
+
+    Where more places are free than there can be transactions, inserts go on side by side; near the end, one by one.
+    """
+    values: dict[str, Any] = {"model": model, "band": band, "depth": depth}
+    for lock, spare in (("pg_advisory_xact_lock_shared", 1), ("pg_advisory_xact_lock", 0)):
+        point = transaction.savepoint()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {lock}(%s, hashtext(%s))", [PLACE_LOCK, model])
+            cursor.execute(FREE_PLACES, values | {"spare": spare})
+            if cursor.fetchone()[0] > 0:
+                return True
+        transaction.savepoint_rollback(point)  # the lock too: who waits for both of them must hold neither
+    return False
 
 
 def clock(model: str, band: int) -> RawSQL:
