@@ -6,7 +6,9 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import BaseUserCreationForm
 from django.db.models import Count, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from billing.admin_parts import AdminBase, InlineBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
 from billing.models import (
@@ -23,13 +25,14 @@ from billing.models import (
     User,
 )
 from billing.operations import forget_addresses, revoke_key, set_active
-from billing.plans import record, set_plan
+from billing.plans import plan_now, record, set_plan
 
 if TYPE_CHECKING:  # Django's classes are generic in the stubs only
     UserAdminBase = DjangoUserAdmin[User]
     UserFormBase = BaseUserCreationForm[User]
+    PlanFormBase = ModelForm[Plan]
 else:
-    UserAdminBase, UserFormBase = DjangoUserAdmin, BaseUserCreationForm
+    UserAdminBase, UserFormBase, PlanFormBase = DjangoUserAdmin, BaseUserCreationForm, ModelForm
 
 
 class WindowInline(InlineBase):
@@ -51,11 +54,25 @@ class OverrideInline(InlineBase):
     extra = 0
 
 
+class PlanForm(PlanFormBase):
+    """Checks that need more than one field, or chosen rows."""
+
+    def clean(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().clean() or {}
+        stand_in, allowed = fields.get("stand_in"), set(fields.get("allowed_models") or ())
+        if stand_in and allowed and stand_in not in allowed:
+            self.add_error("stand_in", _("The plan does not allow this model."))
+        elif stand_in and allowed == {stand_in}:
+            self.add_error("stand_in", _("The plan allows no other model that it could stand in for."))
+        return fields
+
+
 @admin.register(Plan)
 class PlanAdmin(AdminBase):
+    form = PlanForm
     list_display = (
         "name", "slug", "is_default", "band", "reserved_share", "weight", "max_concurrent", "max_output_tokens",
-        "limits", "price_multiplier", "people",
+        "limits", "stand_in", "price_multiplier", "people",
     )  # fmt: skip
     list_filter = ("is_default",)
     search_fields = ("name", "slug")
@@ -133,20 +150,22 @@ class UserAdmin(UserAdminBase):
 
     def save_model(self, request: HttpRequest, user: User, form: Any, change: bool) -> None:
         """Another address is another log-in: what allauth knows of the old one goes."""
+        before = plan_now(user)
         super().save_model(request, user, form, change)
         if "email" in form.changed_data:
             forget_addresses(user=user)
-        if "plan" in form.changed_data:
-            record(user=user, plan=user.plan.slug, changed_by=str(request.user))
+        if {"plan", "plan_is_own"} & set(form.changed_data):
+            record(user=user, before=before, plan=user.plan.slug, changed_by=str(request.user))
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
         """Overrides have a place in the history too."""
+        before = plan_now(form.instance)
         super().save_formset(request, form, formset, change)
-        for override, _ in [*((new, None) for new in formset.new_objects), *formset.changed_objects]:
+        for override in [*formset.new_objects, *(changed for changed, _fields in formset.changed_objects)]:
             by = str(request.user)
-            record(user=override.user, plan=override.plan.slug, until=override.until, changed_by=by)
-        for _ in formset.deleted_objects:
-            record(user=form.instance, plan="", changed_by=str(request.user))
+            record(user=override.user, before=before, plan=override.plan.slug, until=override.until, changed_by=by)
+        if formset.deleted_objects:
+            record(user=form.instance, before=before, plan="", changed_by=str(request.user))
 
     def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
         return self.inlines if obj else ()

@@ -58,8 +58,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 @admin.register(Generation)
 class GenerationAdmin(OwnedRowsAdmin):
     list_display = (
-        "id", "user_link", "model_name", "purpose", "status", "finish_reason", "band", "attempt", "prompt_tokens",
-        "completion_tokens", "worker_link", "created_at", "started_at", "finished_at", "error_code",
+        "id", "user_link", "model_name", "instead_of", "purpose", "status", "finish_reason", "band", "attempt",
+        "prompt_tokens", "completion_tokens", "worker_link", "created_at", "started_at", "finished_at", "error_code",
     )  # fmt: skip
     list_filter = ("status", "finish_reason", "model", "purpose", "band", "created_at")
     list_select_related = ("worker",)

@@ -4,12 +4,12 @@ Order and counters are those of inference.scheduling. Raw SQL: each of these is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models.expressions import RawSQL
 
 from inference.models import Generation, Worker
@@ -67,9 +67,10 @@ SELECT id, place FROM (
 # Who waits in a band or above it, and of those who would go before one more of this user: all of the higher bands,
 # and of each user in the band no more than this user has (users take turns).
 QUEUE = """
-SELECT coalesce(sum(n), 0)::int, coalesce(sum(CASE WHEN band > %(band)s THEN n ELSE least(n, mine + 1) END), 0)::int
+SELECT coalesce(sum(n), 0)::int, coalesce(sum(CASE WHEN band > %(band)s THEN n ELSE least(n, mine + 1) END), 0)::int,
+       coalesce(extract(epoch FROM clock_timestamp() - min(oldest)), 0)::float8
 FROM (
-    SELECT band, user_id, count(*) AS n,
+    SELECT band, user_id, count(*) AS n, min(created_at) AS oldest,
            coalesce(max(count(*) FILTER (WHERE user_id = %(user)s AND band = %(band)s)) OVER (), 0) AS mine
     FROM inference_generation
     WHERE model_id = %(model)s AND status = 'WAITING' AND NOT cancel_requested AND band >= %(band)s
@@ -78,14 +79,22 @@ FROM (
 """
 
 
-# How many places of a band's queue are free, less `spare`: after one of the locks, so that what it sees holds.
-FREE_PLACES = """
-SELECT %(depth)s - %(spare)s * current_setting('max_connections')::int - count(*) FROM (
+# Who joins a queue far from its end need not wait for others who do: no more transactions run than there are
+# connections.
+PLACE_LOCK = """
+SELECT (CASE WHEN is_far THEN pg_advisory_xact_lock_shared(1364346213, hashtext(%(model)s))
+        ELSE pg_advisory_xact_lock(1364346213, hashtext(%(model)s)) END)::text, CASE WHEN is_far THEN most ELSE 0 END
+FROM (
+    SELECT most, %(waiting)s + 2 * most < %(depth)s AS is_far
+    FROM (SELECT current_setting('max_connections')::int AS most) AS settings
+) AS facts
+"""
+WAITING = """
+SELECT count(*) FROM (
     SELECT 1 FROM inference_generation
     WHERE model_id = %(model)s AND status = 'WAITING' AND NOT cancel_requested AND band >= %(band)s LIMIT %(depth)s
 ) AS waiting
 """
-PLACE_LOCK = 1_364_346_213  # of PostgreSQL's advisory locks with two numbers; the other is the model
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,7 @@ class Queue:
 
     waiting: int
     ahead: int  # of one more request of the user who asks
+    oldest_s: float = field(default=0.0, compare=False)  # how long the first one has waited
 
 
 def heads(worker: Worker, warm: frozenset[UUID]) -> list[Waiting]:
@@ -121,21 +131,19 @@ def queue_before(model: str, band: int, user_id: UUID) -> Queue:
         return Queue(*cursor.fetchone())
 
 
-def take_place(model: str, band: int, depth: int) -> bool:
+def take_place(model: str, band: int, depth: int, waited: int) -> bool:
     """Whether one more row of this band may be inserted in this transaction, so that never more than `depth` wait.
 
-    Where more places are free than there can be transactions, inserts go on side by side; near the end, one by one.
+    `waited`: how many did a moment ago. Far from the end of the queue inserts go on side by side, near it one by one;
+    one that came to be near it since that moment is turned away.
     """
-    values: dict[str, Any] = {"model": model, "band": band, "depth": depth}
-    for lock, spare in (("pg_advisory_xact_lock_shared", 1), ("pg_advisory_xact_lock", 0)):
-        point = transaction.savepoint()
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT {lock}(%s, hashtext(%s))", [PLACE_LOCK, model])
-            cursor.execute(FREE_PLACES, values | {"spare": spare})
-            if cursor.fetchone()[0] > 0:
-                return True
-        transaction.savepoint_rollback(point)  # the lock too: who waits for both of them must hold neither
-    return False
+    values: dict[str, Any] = {"model": model, "band": band, "depth": depth, "waiting": waited}
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_LOCK, values)
+        _, spare = cursor.fetchone()
+        cursor.execute(WAITING, values)  # a statement of its own: it sees what was committed before the lock was given
+        (count,) = cursor.fetchone()
+    return bool(count + spare < depth)
 
 
 def clock(model: str, band: int) -> RawSQL:

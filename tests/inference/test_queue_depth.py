@@ -68,7 +68,7 @@ def test_a_long_queue_is_joined_side_by_side(user: User, echo_model: ServedModel
     def take(depth: int, *, is_together: bool) -> Callable[[], None]:
         def act() -> None:
             with transaction.atomic():
-                assert waiting.take_place(echo_model.pk, 0, depth)
+                assert waiting.take_place(echo_model.pk, 0, depth, 0)
                 if is_together:
                     ready.wait(20)  # all four are inside at the same time
                 make(user, echo_model)
@@ -78,8 +78,8 @@ def test_a_long_queue_is_joined_side_by_side(user: User, echo_model: ServedModel
     assert at_once(take(far, is_together=True), 4) == [""] * 4
     assert at_once(take(near, is_together=False), 4) == [""] * 4
     with transaction.atomic():
-        assert waiting.take_place(echo_model.pk, 0, 9) and not waiting.take_place(echo_model.pk, 0, 8)
-        assert waiting.take_place(echo_model.pk, 1, 1)  # lower bands are not before it
+        assert waiting.take_place(echo_model.pk, 0, 9, 8) and not waiting.take_place(echo_model.pk, 0, 8, 0)
+        assert waiting.take_place(echo_model.pk, 1, 1, 0)  # lower bands are not before it
 
 
 def make(user: User, model: ServedModel) -> None:
