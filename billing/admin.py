@@ -11,6 +11,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from billing.admin_parts import AdminBase, InlineBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
+from billing.admin_plans import SetPlanMixin
+from billing.admin_usage import usage_link
 from billing.models import (
     ApiKey,
     KeyWindow,
@@ -21,11 +23,10 @@ from billing.models import (
     PlanChange,
     PlanOverride,
     PlanWindow,
-    UsageDay,
     User,
 )
 from billing.operations import forget_addresses, revoke_key, set_active
-from billing.plans import plan_now, record, set_plan
+from billing.plans import plan_now, record, slug_of
 
 if TYPE_CHECKING:  # Django's classes are generic in the stubs only
     UserAdminBase = DjangoUserAdmin[User]
@@ -93,18 +94,35 @@ class PlanAdmin(AdminBase):
 
 
 @admin.register(Organization)
-class OrganizationAdmin(AdminBase):
-    list_display = ("name", "id", "plan", "people", "ledger", "created_at")
+class OrganizationAdmin(SetPlanMixin, AdminBase):
+    list_display = ("name", "id", "plan", "people", "usage", "ledger", "created_at")
+    list_filter = ("plan",)
     list_select_related = ("plan",)
     inlines = (OrganizationWindowInline,)
     search_fields = ("name", "=id", "members__email")
-    readonly_fields = ("id", "people", "ledger", "created_at")
+    readonly_fields = ("id", "people", "usage", "ledger", "plan_history", "created_at")
     date_hierarchy = "created_at"
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         rows: QuerySet[Organization] = super().get_queryset(request)
         return rows.annotate(people_=Count("members"))
+
+    def save_model(self, request: HttpRequest, organization: Organization, form: Any, change: bool) -> None:
+        """Its plan has a history."""
+        before = form.initial.get("plan")
+        super().save_model(request, organization, form, change)
+        if "plan" in form.changed_data:
+            old, by = Plan.objects.filter(pk=before).first(), str(request.user)
+            record(organization=organization, before=slug_of(old), plan=slug_of(organization.plan), changed_by=by)
+
+    @admin.display
+    def usage(self, organization: Organization) -> str:
+        return usage_link("user", organization=organization.pk)
+
+    @admin.display(description="plan changes")
+    def plan_history(self, organization: Organization) -> str:
+        return list_link(PlanChange, "history", organization_id__exact=organization.pk)
 
     @admin.display(description="members", ordering="people_")
     def people(self, organization: Organization) -> str:
@@ -123,23 +141,33 @@ class NewUserForm(UserFormBase):
 
 
 @admin.register(User)
-class UserAdmin(UserAdminBase):
+class UserAdmin(SetPlanMixin, UserAdminBase):
     add_form = NewUserForm
     list_display = (
-        "email", "plan", "organization_link", "is_active", "is_staff", "keys", "ledger", "date_joined", "last_login",
+        "email", "plan", "organization_link", "is_active", "is_staff", "keys", "usage", "ledger", "date_joined",
+        "last_login",
     )  # fmt: skip
     list_filter = ("plan", "is_active", "is_staff", "is_superuser", "date_joined")
     list_select_related = ("plan", "organization")
     search_fields = ("email", "organization__name", "=id")
     ordering = ("email",)
     autocomplete_fields = ("organization",)
-    readonly_fields = ("id", "organization_link", "keys", "ledger", "plan_history", "date_joined", "last_login")
+    readonly_fields = (
+        "id",
+        "organization_link",
+        "keys",
+        "usage",
+        "ledger",
+        "plan_history",
+        "date_joined",
+        "last_login",
+    )
     inlines = (OverrideInline,)
     fieldsets = (
         (None, {"fields": ("id", "email", "password", "organization", "plan", "plan_is_own", "theme", "time_zone")}),
         ("Rights", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
         ("Dates", {"fields": ("date_joined", "last_login")}),
-        ("Related", {"fields": ("organization_link", "keys", "ledger", "plan_history")}),
+        ("Related", {"fields": ("organization_link", "keys", "usage", "ledger", "plan_history")}),
     )
     add_fieldsets = ((None, {"fields": ("email", "organization", "plan", "password1", "password2")}),)
     actions = ("deactivate", "activate")
@@ -170,15 +198,6 @@ class UserAdmin(UserAdminBase):
     def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
         return self.inlines if obj else ()
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """One more for each plan: put the chosen accounts on it."""
-        actions: dict[str, Any] = super().get_actions(request)
-        if self.has_change_permission(request):
-            for plan in Plan.objects.all():
-                name = f"set_plan_{plan.slug}"
-                actions[name] = (_setter(plan), name, f"Put on plan {plan.name}")
-        return actions
-
     @admin.display(description="organization", ordering="organization__name")
     def organization_link(self, user: User) -> str:
         return link(user.organization)
@@ -190,6 +209,10 @@ class UserAdmin(UserAdminBase):
     @admin.display(description="ledger")
     def ledger(self, user: User) -> str:
         return list_link(LedgerEntry, "entries", user_id__exact=user.pk)
+
+    @admin.display
+    def usage(self, user: User) -> str:
+        return usage_link("day", user=user.pk)
 
     @admin.display(description="plan changes")
     def plan_history(self, user: User) -> str:
@@ -209,39 +232,6 @@ class UserAdmin(UserAdminBase):
             set_active(user=user, is_active=is_active)
             self.log_change(request, user, "Activated." if is_active else "Deactivated.")
         self.message_user(request, f"{len(chosen)} accounts are {'open' if is_active else 'closed'}.")
-
-
-def _setter(plan: Plan) -> Any:
-    def act(page: UserAdmin, request: HttpRequest, users: QuerySet[User]) -> None:
-        chosen = list(users)
-        for user in chosen:
-            set_plan(user=user, plan=plan, changed_by=str(request.user))
-            page.log_change(request, user, f"Put on plan {plan.slug}.")
-        page.message_user(request, f"{len(chosen)} accounts are on {plan.name}.")
-
-    return act
-
-
-@admin.register(PlanChange)
-class PlanChangeAdmin(OwnedRowsAdmin):
-    list_display = ("created_at", "user_link", "plan", "until", "changed_by")
-    list_filter = ("plan", "created_at")
-    search_fields = ("=user_id", "changed_by")
-    date_hierarchy = "created_at"
-
-
-@admin.register(UsageDay)
-class UsageDayAdmin(OwnedRowsAdmin):
-    """Of the ledger, up to the last roll-up."""
-
-    list_display = (
-        "day", "user_link", "organization_id", "model", "purpose", "requests", "prompt_tokens", "completion_tokens",
-        "cost_micro",
-    )  # fmt: skip
-    list_filter = ("model", "purpose", "day")
-    search_fields = ("=user_id", "=organization_id", "=api_key_id")
-    date_hierarchy = "day"
-    show_full_result_count = False
 
 
 @admin.register(KeyWindow)
