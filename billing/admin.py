@@ -6,9 +6,13 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import BaseUserCreationForm
 from django.db.models import Count, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from billing.admin_parts import AdminBase, InlineBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
+from billing.admin_plans import SetPlanMixin
+from billing.admin_usage import usage_link
 from billing.models import (
     ApiKey,
     KeyWindow,
@@ -19,17 +23,17 @@ from billing.models import (
     PlanChange,
     PlanOverride,
     PlanWindow,
-    UsageDay,
     User,
 )
 from billing.operations import forget_addresses, revoke_key, set_active
-from billing.plans import record, set_plan
+from billing.plans import plan_now, record, slug_of
 
 if TYPE_CHECKING:  # Django's classes are generic in the stubs only
     UserAdminBase = DjangoUserAdmin[User]
     UserFormBase = BaseUserCreationForm[User]
+    PlanFormBase = ModelForm[Plan]
 else:
-    UserAdminBase, UserFormBase = DjangoUserAdmin, BaseUserCreationForm
+    UserAdminBase, UserFormBase, PlanFormBase = DjangoUserAdmin, BaseUserCreationForm, ModelForm
 
 
 class WindowInline(InlineBase):
@@ -51,11 +55,25 @@ class OverrideInline(InlineBase):
     extra = 0
 
 
+class PlanForm(PlanFormBase):
+    """Checks that need more than one field, or chosen rows."""
+
+    def clean(self) -> dict[str, Any]:
+        fields: dict[str, Any] = super().clean() or {}
+        stand_in, allowed = fields.get("stand_in"), set(fields.get("allowed_models") or ())
+        if stand_in and allowed and stand_in not in allowed:
+            self.add_error("stand_in", _("The plan does not allow this model."))
+        elif stand_in and allowed == {stand_in}:
+            self.add_error("stand_in", _("The plan allows no other model that it could stand in for."))
+        return fields
+
+
 @admin.register(Plan)
 class PlanAdmin(AdminBase):
+    form = PlanForm
     list_display = (
         "name", "slug", "is_default", "band", "reserved_share", "weight", "max_concurrent", "max_output_tokens",
-        "limits", "price_multiplier", "people",
+        "limits", "stand_in", "price_multiplier", "people",
     )  # fmt: skip
     list_filter = ("is_default",)
     search_fields = ("name", "slug")
@@ -76,18 +94,35 @@ class PlanAdmin(AdminBase):
 
 
 @admin.register(Organization)
-class OrganizationAdmin(AdminBase):
-    list_display = ("name", "id", "plan", "people", "ledger", "created_at")
+class OrganizationAdmin(SetPlanMixin, AdminBase):
+    list_display = ("name", "id", "plan", "people", "usage", "ledger", "created_at")
+    list_filter = ("plan",)
     list_select_related = ("plan",)
     inlines = (OrganizationWindowInline,)
     search_fields = ("name", "=id", "members__email")
-    readonly_fields = ("id", "people", "ledger", "created_at")
+    readonly_fields = ("id", "people", "usage", "ledger", "plan_history", "created_at")
     date_hierarchy = "created_at"
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         rows: QuerySet[Organization] = super().get_queryset(request)
         return rows.annotate(people_=Count("members"))
+
+    def save_model(self, request: HttpRequest, organization: Organization, form: Any, change: bool) -> None:
+        """Its plan has a history."""
+        before = form.initial.get("plan")
+        super().save_model(request, organization, form, change)
+        if "plan" in form.changed_data:
+            old, by = Plan.objects.filter(pk=before).first(), str(request.user)
+            record(organization=organization, before=slug_of(old), plan=slug_of(organization.plan), changed_by=by)
+
+    @admin.display
+    def usage(self, organization: Organization) -> str:
+        return usage_link("user", organization=organization.pk)
+
+    @admin.display(description="plan changes")
+    def plan_history(self, organization: Organization) -> str:
+        return list_link(PlanChange, "history", organization_id__exact=organization.pk)
 
     @admin.display(description="members", ordering="people_")
     def people(self, organization: Organization) -> str:
@@ -106,23 +141,33 @@ class NewUserForm(UserFormBase):
 
 
 @admin.register(User)
-class UserAdmin(UserAdminBase):
+class UserAdmin(SetPlanMixin, UserAdminBase):
     add_form = NewUserForm
     list_display = (
-        "email", "plan", "organization_link", "is_active", "is_staff", "keys", "ledger", "date_joined", "last_login",
+        "email", "plan", "organization_link", "is_active", "is_staff", "keys", "usage", "ledger", "date_joined",
+        "last_login",
     )  # fmt: skip
     list_filter = ("plan", "is_active", "is_staff", "is_superuser", "date_joined")
     list_select_related = ("plan", "organization")
     search_fields = ("email", "organization__name", "=id")
     ordering = ("email",)
     autocomplete_fields = ("organization",)
-    readonly_fields = ("id", "organization_link", "keys", "ledger", "plan_history", "date_joined", "last_login")
+    readonly_fields = (
+        "id",
+        "organization_link",
+        "keys",
+        "usage",
+        "ledger",
+        "plan_history",
+        "date_joined",
+        "last_login",
+    )
     inlines = (OverrideInline,)
     fieldsets = (
         (None, {"fields": ("id", "email", "password", "organization", "plan", "plan_is_own", "theme", "time_zone")}),
         ("Rights", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
         ("Dates", {"fields": ("date_joined", "last_login")}),
-        ("Related", {"fields": ("organization_link", "keys", "ledger", "plan_history")}),
+        ("Related", {"fields": ("organization_link", "keys", "usage", "ledger", "plan_history")}),
     )
     add_fieldsets = ((None, {"fields": ("email", "organization", "plan", "password1", "password2")}),)
     actions = ("deactivate", "activate")
@@ -133,32 +178,25 @@ class UserAdmin(UserAdminBase):
 
     def save_model(self, request: HttpRequest, user: User, form: Any, change: bool) -> None:
         """Another address is another log-in: what allauth knows of the old one goes."""
+        before = plan_now(user)
         super().save_model(request, user, form, change)
         if "email" in form.changed_data:
             forget_addresses(user=user)
-        if "plan" in form.changed_data:
-            record(user=user, plan=user.plan.slug, changed_by=str(request.user))
+        if {"plan", "plan_is_own"} & set(form.changed_data):
+            record(user=user, before=before, plan=user.plan.slug, changed_by=str(request.user))
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
         """Overrides have a place in the history too."""
+        before = plan_now(form.instance)
         super().save_formset(request, form, formset, change)
-        for override, _ in [*((new, None) for new in formset.new_objects), *formset.changed_objects]:
+        for override in [*formset.new_objects, *(changed for changed, _fields in formset.changed_objects)]:
             by = str(request.user)
-            record(user=override.user, plan=override.plan.slug, until=override.until, changed_by=by)
-        for _ in formset.deleted_objects:
-            record(user=form.instance, plan="", changed_by=str(request.user))
+            record(user=override.user, before=before, plan=override.plan.slug, until=override.until, changed_by=by)
+        if formset.deleted_objects:
+            record(user=form.instance, before=before, plan="", changed_by=str(request.user))
 
     def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
         return self.inlines if obj else ()
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """One more for each plan: put the chosen accounts on it."""
-        actions: dict[str, Any] = super().get_actions(request)
-        if self.has_change_permission(request):
-            for plan in Plan.objects.all():
-                name = f"set_plan_{plan.slug}"
-                actions[name] = (_setter(plan), name, f"Put on plan {plan.name}")
-        return actions
 
     @admin.display(description="organization", ordering="organization__name")
     def organization_link(self, user: User) -> str:
@@ -171,6 +209,10 @@ class UserAdmin(UserAdminBase):
     @admin.display(description="ledger")
     def ledger(self, user: User) -> str:
         return list_link(LedgerEntry, "entries", user_id__exact=user.pk)
+
+    @admin.display
+    def usage(self, user: User) -> str:
+        return usage_link("day", user=user.pk)
 
     @admin.display(description="plan changes")
     def plan_history(self, user: User) -> str:
@@ -190,39 +232,6 @@ class UserAdmin(UserAdminBase):
             set_active(user=user, is_active=is_active)
             self.log_change(request, user, "Activated." if is_active else "Deactivated.")
         self.message_user(request, f"{len(chosen)} accounts are {'open' if is_active else 'closed'}.")
-
-
-def _setter(plan: Plan) -> Any:
-    def act(page: UserAdmin, request: HttpRequest, users: QuerySet[User]) -> None:
-        chosen = list(users)
-        for user in chosen:
-            set_plan(user=user, plan=plan, changed_by=str(request.user))
-            page.log_change(request, user, f"Put on plan {plan.slug}.")
-        page.message_user(request, f"{len(chosen)} accounts are on {plan.name}.")
-
-    return act
-
-
-@admin.register(PlanChange)
-class PlanChangeAdmin(OwnedRowsAdmin):
-    list_display = ("created_at", "user_link", "plan", "until", "changed_by")
-    list_filter = ("plan", "created_at")
-    search_fields = ("=user_id", "changed_by")
-    date_hierarchy = "created_at"
-
-
-@admin.register(UsageDay)
-class UsageDayAdmin(OwnedRowsAdmin):
-    """Of the ledger, up to the last roll-up."""
-
-    list_display = (
-        "day", "user_link", "organization_id", "model", "purpose", "requests", "prompt_tokens", "completion_tokens",
-        "cost_micro",
-    )  # fmt: skip
-    list_filter = ("model", "purpose", "day")
-    search_fields = ("=user_id", "=organization_id", "=api_key_id")
-    date_hierarchy = "day"
-    show_full_result_count = False
 
 
 @admin.register(KeyWindow)

@@ -48,7 +48,7 @@ class OwnedRowsAdmin(ReadOnlyAdmin):
     @admin.display(description="user", ordering="email_")
     def user_link(self, row: Any) -> str:
         """The account, if there is one still."""
-        return link(User(pk=row.user_id), row.email_) if row.email_ else str(row.user_id)
+        return link(User(pk=row.user_id), row.email_) if row.email_ else str(row.user_id or "–")
 
 
 def link(target: Model | None, text: object = None) -> str:

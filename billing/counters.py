@@ -35,6 +35,10 @@ _beginning = threading.Lock()  # one thread of a process begins an epoch, the ot
 _scripts: dict[str, Any] = {}
 
 
+class Unfilled(Exception):
+    """A window could not be filled: too much was admitted meanwhile. To be tried again."""
+
+
 @dataclass(frozen=True)
 class Subjects:
     """Whom a generation counts for."""
@@ -101,8 +105,8 @@ def reserve(query: dict[str, Any]) -> dict[str, Any]:
             else:
                 answer["states"] = list(answer["states"])  # Lua's empty table comes as an object
                 return answer
-    except redis.RedisError as error:
-        log.warning("reservation store: %s", error)
+    except (redis.RedisError, Unfilled) as error:
+        log.warning("reservation store: %r", error)
         raise unavailable() from error
     raise unavailable()
 

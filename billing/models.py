@@ -76,6 +76,20 @@ class Plan(models.Model):
         validators=[MinValueValidator(1.0), MaxValueValidator(86_400.0)],
         help_text=_("Seconds of waiting after which a request is given up; empty: MAX_WAIT."),
     )
+    stand_in = models.ForeignKey(
+        "inference.ServedModel",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="stands_in_for",
+        limit_choices_to={"is_enabled": True},
+        help_text=_("A smaller model that answers while the one asked for is too busy, and says so; empty: none."),
+    )
+    stand_in_after_s = models.FloatField(
+        default=10,
+        validators=[MinValueValidator(0.0), MaxValueValidator(86_400.0)],
+        help_text=_("Estimated seconds of waiting from which on a model is too busy; without workers it always is."),
+    )
     price_multiplier = models.DecimalField(
         max_digits=8,
         decimal_places=4,
@@ -101,6 +115,9 @@ class Plan(models.Model):
             models.CheckConstraint(
                 condition=models.Q(max_wait_s__isnull=True) | models.Q(max_wait_s__gte=1, max_wait_s__lte=86_400),
                 name="plan_max_wait",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(stand_in_after_s__gte=0, stand_in_after_s__lte=86_400), name="plan_stand_in_after"
             ),
             models.CheckConstraint(
                 condition=models.Q(price_multiplier__gte=0, price_multiplier__lt=10_000), name="plan_price_multiplier"

@@ -8,11 +8,11 @@ Keys, all of one epoch number N (billing.counters says what an epoch is):
   last moment is one window old. So no interval of the window's length ever holds more than the limit, and nothing is
   held for more than 1.01 windows.
 - `limits:open:N:<user>` generation → its reservation (JSON: `a` when admitted, `n` tokens, `g` granted output,
-  `w` windows it is counted in), and the empty name → it was filled. The same key of an API key and of an organization:
-  generation → user.
+  `w` windows it is counted in). The same key of an API key and of an organization: generation → user. In each of them
+  the empty name → a number that every admission changes; a user's is there once it was filled.
 - `limits:held:N` all reservations by admission time, for the sweep.
-- `limits:end:<generation>` tokens it came to (`-`: never happened), kept for a while: who fills a window from what the
-  database said a moment ago must not take an ended generation for a running one.
+- `limits:end:<generation>` tokens it came to (`-`: never happened) and when it was admitted, kept for a while: who
+  fills a window from what the database said a moment ago must neither take it for a running one, nor miss it.
 """
 
 _COMMON = """
@@ -41,6 +41,11 @@ local function add(key, seconds, at, requests, tokens)
   local b = bucket(at, seconds)
   redis.call('HINCRBY', key, 'r' .. b, requests)
   redis.call('HINCRBY', key, 't' .. b, string.format('%.0f', tokens))
+end
+
+local function holds(n, subject)
+  local key = open_key(n, subject)
+  return redis.call('HLEN', key) - redis.call('HEXISTS', key, '')
 end
 
 local function hold(n, gen, user, others, r)
@@ -148,14 +153,14 @@ for i, span in ipairs(q.spans) do
   out.states[i] = state(found[i], span[2])
   if w == -1 or (worst ~= -1 and w > worst) then
     worst, out.index, out.kind = w, i, kind
-    out.pending = redis.call('HLEN', open_key(n, span[1])) > (span[1] == q.user and 1 or 0)
+    out.pending = holds(n, span[1]) > 0
   end
 end
 if worst ~= 0 then
   out.is, out.wait = 'refused', worst
   return cjson.encode(out)
 end
-if redis.call('HLEN', mine) - 1 >= q.places then
+if holds(n, q.user) >= q.places then
   out.is = 'busy'
   return cjson.encode(out)
 end
@@ -172,6 +177,8 @@ for i, span in ipairs(q.spans) do
 end
 redis.call('DEL', 'limits:end:' .. q.gen)
 hold(n, q.gen, q.user, q.others, r)
+redis.call('HINCRBY', mine, '', 1)
+for _, other in ipairs(q.others) do redis.call('HINCRBY', open_key(n, other), '', 1) end
 out.grant, out.cut = grant, cut
 return cjson.encode(out)
 """
@@ -183,10 +190,14 @@ SETTLE = (
     + """
 local n = epoch()
 if not n then return 'stale' end
-redis.call('SET', 'limits:end:' .. q.gen, q.tokens < 0 and '-' or string.format('%.0f', q.tokens), 'PX', END_MS)
+local tokens = q.tokens < 0 and '-' or string.format('%.0f', q.tokens)
 local raw = redis.call('HGET', open_key(n, q.user), q.gen)
-if not raw then return 'none' end
+if not raw then
+  redis.call('SET', 'limits:end:' .. q.gen, tokens, 'NX', 'PX', END_MS)
+  return 'none'
+end
 local r = cjson.decode(raw)
+redis.call('SET', 'limits:end:' .. q.gen, tokens .. ' ' .. string.format('%.0f', r.a), 'PX', END_MS)
 for _, w in ipairs(r.w) do
   if redis.call('EXISTS', w[1]) == 1 then
     add(w[1], w[2], r.a, q.tokens < 0 and -1 or 0, math.max(q.tokens, 0) - r.n)
@@ -199,12 +210,16 @@ return 'ok'
 """
 )
 
-# q: epoch, subject, is_user, spans [[seconds, [[bucket, requests, tokens], …]], …] of ended generations,
-# open [[gen, user, others, at, tokens, grant], …] not among them, booked [gen, …]: reservations that are among them.
+# q: epoch, subject, is_user, seen: the subject's number of admissions before the database was read, and candidates
+# [gen, …]: what it held then. spans [[seconds, [[bucket, requests, tokens], …]], …] of ended generations, open [[gen,
+# user, others, at, tokens, grant], …] not among them, booked [gen, …]: candidates that are among them. Answers stale,
+# again (something was admitted meanwhile: read anew) or ok.
 FILL = (
     _COMMON
     + """
 if epoch() ~= q.epoch then return 'stale' end
+local mine = open_key(q.epoch, q.subject)
+if (redis.call('HGET', mine, '') or '') ~= q.seen then return 'again' end
 local fresh, known = {}, {}
 for _, span in ipairs(q.spans) do
   local key = window_key(q.epoch, q.subject, span[1])
@@ -221,14 +236,20 @@ local function count(r)
     r.w[#r.w + 1] = f
   end
 end
+-- Whether it was settled a moment ago; counts what it came to.
+local function count_ended(gen, at)
+  local said = redis.call('GET', 'limits:end:' .. gen)
+  if not said then return false end
+  local tokens, admitted = string.match(said, '^(%S+) ?(%d*)$')
+  at = tonumber(admitted) or at
+  if tokens ~= '-' and at then count({a = at, n = tonumber(tokens), w = {}}) end
+  return true
+end
 for _, gen in ipairs(q.booked) do known[gen] = true end
 for _, row in ipairs(q.open) do
   local gen, user, others = row[1], row[2], row[3]
   known[gen] = true
-  local done = redis.call('GET', 'limits:end:' .. gen)
-  if done and done ~= '-' then
-    count({a = row[4], n = tonumber(done), w = {}})
-  elseif not done then
+  if not count_ended(gen, row[4]) then
     local raw = redis.call('HGET', open_key(q.epoch, user), gen)
     local r = raw and cjson.decode(raw) or {a = row[4], n = row[5], g = row[6], w = {}}
     count(r)
@@ -236,19 +257,21 @@ for _, row in ipairs(q.open) do
   end
 end
 -- Admitted, and not yet written when the database was read.
-local mine = open_key(q.epoch, q.subject)
-local held = redis.call('HGETALL', mine)
-for i = 1, #held, 2 do
-  local gen, user = held[i], q.is_user and q.subject or held[i + 1]
-  local raw = gen ~= '' and not known[gen] and redis.call('HGET', open_key(q.epoch, user), gen)
-  if raw then
-    local r = cjson.decode(raw)
-    count(r)
-    redis.call('HSET', open_key(q.epoch, user), gen, cjson.encode(r))
+for _, gen in ipairs(q.candidates) do
+  if not known[gen] then
+    local user = q.is_user and q.subject or redis.call('HGET', mine, gen)
+    local raw = user and redis.call('HGET', open_key(q.epoch, user), gen)
+    if raw then
+      local r = cjson.decode(raw)
+      count(r)
+      redis.call('HSET', open_key(q.epoch, user), gen, cjson.encode(r))
+    else
+      count_ended(gen)
+    end
   end
 end
 if q.is_user then
-  redis.call('HSET', mine, '', 1)
+  redis.call('HSETNX', mine, '', 1)
   redis.call('PEXPIRE', mine, KEEP_MS)
 end
 return 'ok'

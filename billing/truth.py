@@ -10,21 +10,26 @@ from uuid import UUID
 from django.db import connection
 
 from billing import counters, scripts
-from billing.counters import Subjects, open_key, store, subject_of
+from billing.counters import Subjects, Unfilled, open_key, store, subject_of
 from billing.limits import BUCKETS
 
 MOST = 2000  # windows looked at in one reconciliation
+FILL_TRIES = 10  # each takes some milliseconds, in which nothing may be admitted
 # Entries are written when a generation ends, and count from when it was admitted: created_at is the later one.
 ENDED = """
 SELECT s.seconds,
        floor(extract(epoch FROM coalesce(e.admitted_at, e.created_at)) * 1000 / (s.seconds * 10))::bigint AS bucket,
-       count(*), sum(e.prompt_tokens + e.completion_tokens)::bigint
+       count(*), sum(e.prompt_tokens + e.completion_tokens)::bigint, NULL::uuid
 FROM billing_ledgerentry e, unnest(%(seconds)s::bigint[]) AS s(seconds)
 WHERE e.{column} = %(id)s AND e.kind = 'usage' AND e.purpose = 'chat' AND e.generation_id <> ALL(%(open)s::uuid[])
   AND e.created_at > to_timestamp(%(now)s) - make_interval(secs => s.seconds * 1.02 + 60)
 GROUP BY 1, 2
 """
-BOOKED = "SELECT generation_id FROM billing_ledgerentry WHERE generation_id = ANY(%s::uuid[]) AND kind = 'usage'"
+# In one statement with ENDED: what one of them sees booked, the other must have in its sums.
+BOOKED = """
+SELECT NULL::bigint, NULL::bigint, 0, NULL::bigint, generation_id FROM billing_ledgerentry
+WHERE generation_id = ANY(%(candidates)s::uuid[]) AND kind = 'usage'
+"""
 
 
 @dataclass(frozen=True)
@@ -69,47 +74,60 @@ def used(subject: str, seconds: Sequence[int], now_ms: int, candidates: Sequence
     column, subject_id = subject_of(subject)
     grants = [grant for source in _sources for grant in source(column, subject_id)]
     ended: dict[int, list[tuple[int, int, int]]] = {}
+    booked: list[str] = []
     values: dict[str, Any] = {
         "id": subject_id,
         "seconds": list(seconds),
         "now": now_ms / 1000,
         "open": [grant.generation_id for grant in grants],
+        "candidates": list(candidates),
     }
-    booked: list[str] = []
     with connection.cursor() as cursor:
-        if seconds:
-            cursor.execute(ENDED.format(column=column), values)
-            for length, bucket, requests, tokens in cursor.fetchall():
+        cursor.execute(f"{ENDED.format(column=column)} UNION ALL {BOOKED}", values)
+        for length, bucket, requests, tokens, generation_id in cursor.fetchall():
+            if generation_id:
+                booked.append(str(generation_id))
+            else:
                 ended.setdefault(length, []).append((bucket, requests, tokens))
-        if candidates:
-            cursor.execute(BOOKED, [list(candidates)])
-            booked = [str(row[0]) for row in cursor.fetchall()]
     return Used(ended, grants, booked)
 
 
 def fill(epoch: str, now_ms: int, missing: Sequence[tuple[str, int]]) -> None:
     """Fill windows, given as (subject, seconds); 0 seconds stand for a user's open reservations alone.
 
-    Whoever is first fills; the counters take no admission on a window before. Raises redis.RedisError.
+    Whoever is first fills; the counters take no admission on a window before. Raises redis.RedisError, and Unfilled
+    when those who do not know of a window yet admit all the time.
     """
     by_subject: dict[str, list[int]] = {}
     for subject, seconds in missing:
         by_subject.setdefault(subject, []).extend([seconds] if seconds else [])
     for subject, lengths in by_subject.items():
-        names: list[bytes] = store().hkeys(open_key(epoch, subject))  # type: ignore[assignment]
-        candidates = [name.decode() for name in names if name]
-        found = used(subject, lengths, now_ms, candidates)
-        answer = counters.run(
+        for _ in range(FILL_TRIES):
+            if _fill(epoch, now_ms, subject, lengths) != "again":
+                break
+        else:
+            raise Unfilled(subject)
+
+
+def _fill(epoch: str, now_ms: int, subject: str, lengths: Sequence[int]) -> str:
+    """Read the truth and offer it to scripts.FILL; its answer."""
+    held: dict[bytes, bytes] = store().hgetall(open_key(epoch, subject))  # type: ignore[assignment]
+    seen = held.pop(b"", b"")
+    candidates = [name.decode() for name in held]
+    found = used(subject, lengths, now_ms, candidates)
+    return str(
+        counters.run(
             scripts.FILL,
             epoch=epoch,
             subject=subject,
             is_user=subject.startswith("u"),
+            seen=seen.decode(),
+            candidates=candidates,
             spans=[[seconds, found.ended.get(seconds, [])] for seconds in lengths],
             open=[_row(grant) for grant in found.open],
             booked=found.booked,
         )
-        if answer == "stale":
-            return
+    )
 
 
 def _row(grant: OpenGrant) -> list[object]:

@@ -1,18 +1,17 @@
 """What someone used, summed from the ledger; and the ledger rolled up by day."""
 
-import csv
 import datetime
-import io
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, F, Max, Min, Q, Sum
 from django.db.models.functions import TruncDate
 
 from billing.errors import Refusal
 from billing.models import LedgerEntry, UsageDay
+from billing.spreadsheet import csv_lines
 
 DEFAULT_DAYS = 30
 MOST_DAYS = 366
@@ -86,13 +85,21 @@ def summed(*, user_id: UUID, first: datetime.date, last: datetime.date, by: tupl
 
 
 def as_csv(rows: Iterable[dict[str, Any]], by: tuple[Group, ...]) -> str:
-    """The sums as CSV with a head; a spreadsheet must not take a model's name for a formula."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*by, *SUMS], extrasaction="ignore", lineterminator="\r\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: f"'{value}" if str(value)[:1] in "=+-@" else value for name, value in row.items()})
-    return out.getvalue()
+    """The sums as CSV with a head."""
+    names = [*by, *SUMS]
+    return csv_lines([names, *([row[name] for name in names] for row in rows)])
+
+
+def rolled_until() -> datetime.date | None:
+    """The newest day that is rolled up, perhaps in part; None before the first roll-up."""
+    newest: datetime.date | None = UsageDay.objects.aggregate(day=Max("day"))["day"]
+    return newest
+
+
+def first_day() -> datetime.date | None:
+    """The day (UTC) of the ledger's first entry."""
+    first = LedgerEntry.objects.aggregate(time=Min("created_at"))["time"]
+    return first.astimezone(datetime.UTC).date() if first else None
 
 
 def roll_up(first: datetime.date, last: datetime.date) -> int:

@@ -85,20 +85,37 @@ class PlanOverride(models.Model):
 
 
 class PlanChange(models.Model):
-    """Who was put on which plan, when and by whom. Never changed; outlives the account."""
+    """Which person or organization was put on which plan, when and by whom. The database refuses changes.
 
-    user_id = models.UUIDField()
-    plan = models.CharField(max_length=64, help_text=_("The plan's slug; empty: an override was taken back."))
+    Opaque ids without foreign keys: the history outlives the account.
+    """
+
+    user_id = models.UUIDField(null=True)
+    organization_id = models.UUIDField(null=True)
+    before = models.CharField(max_length=64, blank=True, default="", help_text=_("Slug of the plan that held before."))
+    plan = models.CharField(
+        max_length=64, blank=True, help_text=_("The plan's slug; empty: none of their own, or no override, any more.")
+    )
     until = models.DateTimeField(null=True, help_text=_("Set for an override."))
     changed_by = models.CharField(max_length=254, help_text=_("E-mail of the operator, or the command."))
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("-created_at",)
-        indexes: ClassVar = [models.Index(fields=["user_id", "created_at"], name="planchange_user")]
+        indexes: ClassVar = [
+            models.Index(fields=["user_id", "created_at"], name="planchange_user"),
+            models.Index(fields=["organization_id", "created_at"], name="planchange_organization"),
+        ]
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(user_id__isnull=True, organization_id__isnull=False)
+                | models.Q(user_id__isnull=False, organization_id__isnull=True),
+                name="planchange_of_one",
+            ),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.user_id}: {self.plan or '–'}"
+        return f"{self.user_id or self.organization_id}: {self.before or '–'} → {self.plan or '–'}"
 
 
 class UsageDay(models.Model):

@@ -2,14 +2,13 @@
 
 import datetime
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4, uuid5
 
 import psycopg.errors
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from billing.admission import release
 from billing.errors import Refusal, not_found
 from billing.models import User
 from billing.operations import Principal
@@ -18,7 +17,8 @@ from conversations.assembly import Assembled, assemble
 from conversations.models import Conversation, Message
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel
-from inference.operations import admitted, submit
+from inference.operations import admitted, give_back, submit
+from inference.queueing import stand_in
 
 TICK = datetime.timedelta(microseconds=1)
 
@@ -79,17 +79,11 @@ def request_answer(ask: Ask) -> Sent:
         return earlier
     try:
         leaf = _leaf(ask)
-        prompt = assemble(
-            conversation=ask.conversation,
-            model=ask.model,
-            leaf=leaf,
-            content=ask.content if ask.has_new_message else None,
-            asked=ask.asked,
-            plan=ask.principal.user.current_plan,
-        )
+        model, prompt = _answering(ask, leaf)
         with admitted(
             principal=ask.principal,
-            model=ask.model,
+            model=model,
+            instead_of=ask.model.name if model.pk != ask.model.pk else "",
             prompt_ids=prompt.ids,
             sampling=ask.sampling,
             asked=ask.asked,
@@ -103,7 +97,7 @@ def request_answer(ask: Ask) -> Sent:
         if earlier:
             return earlier
         raise
-    return sent or _lost_to_earlier(ask, generation_id)
+    return sent or _lost_to_earlier(ask, generation)
 
 
 def _leaf(ask: Ask) -> UUID | None:
@@ -125,6 +119,32 @@ def _leaf(ask: Ask) -> UUID | None:
         raise answer_running()
     assert isinstance(leaf, UUID)
     return leaf
+
+
+def _answering(ask: Ask, leaf: UUID | None) -> tuple[ServedModel, Assembled]:
+    """The model that answers, and its prompt: a busy one's stand-in only where that reads the same turns."""
+    prompt = _assembled(ask, ask.model, leaf)
+    other = stand_in(ask.model, ask.principal)
+    if other is None or (ask.asked or 0) > other.max_output_tokens:
+        return ask.model, prompt
+    try:
+        found = _assembled(ask, other, leaf)
+    except Refusal:  # it does not fit: wait for the one asked for
+        return ask.model, prompt
+    if found.omitted > prompt.omitted:
+        return ask.model, prompt
+    return other, replace(found, new_tokens=prompt.new_tokens)
+
+
+def _assembled(ask: Ask, model: ServedModel, leaf: UUID | None) -> Assembled:
+    return assemble(
+        conversation=ask.conversation,
+        model=model,
+        leaf=leaf,
+        content=ask.content if ask.has_new_message else None,
+        asked=ask.asked,
+        plan=ask.principal.user.current_plan,
+    )
 
 
 def answer_running() -> Refusal:
@@ -156,10 +176,10 @@ def _earlier(ask: Ask) -> Sent | None:
     return Sent(ask.conversation, question, answer, generation, is_repeat=True)
 
 
-def _lost_to_earlier(ask: Ask, generation_id: UUID) -> Sent:
+def _lost_to_earlier(ask: Ask, generation: Generation) -> Sent:
     """The key was used while this request was under way: its result, without a second reservation."""
-    if not Generation.objects.filter(pk=generation_id, status__in=Generation.OPEN).exists():
-        release(principal=ask.principal, generation_id=generation_id)
+    assert generation.admitted_at is not None
+    give_back(principal=ask.principal, generation_id=generation.pk, admitted_at=generation.admitted_at)
     earlier = _earlier(ask)
     if earlier is None:  # the message's id alone is taken, perhaps by another user
         raise id_taken()
@@ -225,7 +245,8 @@ def _messages(
         parent=question,
         generation=generation,
         sender_role=Message.Role.ASSISTANT,
-        model=ask.model.name,
+        model=generation.model_id,
+        instead_of=generation.instead_of,
         omitted_turns=prompt.omitted,
         created_at=now + TICK,
     )

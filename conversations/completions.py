@@ -1,58 +1,56 @@
 """Completions without a conversation: the turns come with each call, and only counts stay."""
 
 from collections.abc import Sequence
-from uuid import UUID
+from dataclasses import dataclass
+from uuid import UUID, uuid5
 
 from django.db import IntegrityError, transaction
 
 from billing.errors import Refusal
 from billing.operations import Principal
+from conversations import prompts
 from conversations.models import Message
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel
-from inference.operations import admitted, submit
+from inference.operations import admitted, output_asked, room_of, submit
+from inference.queueing import stand_in
 from inference.templating import ModelFilesMissing, TemplateRefused, load_template
 from inference.turns import Turn
 
 
-def complete(
-    *,
-    principal: Principal,
-    turns: Sequence[Turn],
-    model: ServedModel,
-    sampling: Sampling,
-    asked: int | None,
-    client_key: str | None,
-    generation_id: UUID,
-) -> Generation:
-    """Submit a generation for these turns, under the id that its reader already follows.
+@dataclass(frozen=True)
+class Call:
+    """What is asked for. `asked`: output tokens at most; `key`, an Idempotency-Key, makes a repeat harmless."""
 
-    `client_key` (an Idempotency-Key) makes a repeat harmless: it returns the earlier generation, with another id.
-    Raises Refusal: turns_refused, key_taken (400), model_not_ready (503), and what admission raises (400, 429, 503).
+    principal: Principal
+    turns: Sequence[Turn]
+    model: ServedModel
+    sampling: Sampling
+    asked: int | None
+    key: str | None
+
+
+def complete(call: Call, generation_id: UUID) -> Generation:
+    """Submit a generation for these turns, without a key under the id that its reader already follows.
+
+    With a key it returns what an equal call made before. Raises Refusal: turns_refused, key_taken (400),
+    model_not_ready (503), and what admission raises (400, 429, 503).
     """
-    prompt_ids = _encode(model, turns)
-    room = min(model.context_length - len(prompt_ids), model.max_output_tokens)
-    call = Generation(
-        model=model,
-        prompt=Generation.pack(prompt_ids),
-        sampling=sampling.to_json(),
-        asked=room if asked is None else min(asked, room),
-        client_key=client_key,
-        user=principal.user,
-    )
     earlier = _earlier(call)
     if earlier:
         return earlier
+    model, prompt_ids = _answering(call)
     try:
         with (
             admitted(
-                principal=principal,
+                principal=call.principal,
                 model=model,
+                instead_of=call.model.name if model.pk != call.model.pk else "",
                 prompt_ids=prompt_ids,
-                sampling=sampling,
-                asked=asked,
-                client_key=client_key,
-                generation_id=generation_id,
+                sampling=call.sampling,
+                asked=call.asked,
+                client_key=call.key,
+                generation_id=_shared_id(call) or generation_id,
             ) as generation,
             transaction.atomic(),
         ):
@@ -65,35 +63,66 @@ def complete(
     return generation
 
 
-def _encode(model: ServedModel, turns: Sequence[Turn]) -> list[int]:
+def _answering(call: Call) -> tuple[ServedModel, list[int]]:
+    """The model that answers, and the prompt in its tokens: a busy one's stand-in only where it has the room."""
+    prompt_ids = _encode(call.model.name, call.turns)
+    other, plan = stand_in(call.model, call.principal), call.principal.user.current_plan
+    if other is not None:
+        try:
+            ids = _encode(other.name, call.turns)
+        except Refusal:  # not in its template: wait for the one asked for
+            return call.model, prompt_ids
+        if room_of(other, plan, len(ids)) >= (call.asked or prompts.LEAST_OUTPUT):
+            return other, ids
+    return call.model, prompt_ids
+
+
+def _shared_id(call: Call) -> UUID | None:
+    """The id of all repeats of a call, which share one reservation, so that a repeat needs no place of its own.
+
+    None without a key, and where a call took that id whose key is forgotten by now.
+    """
+    if call.key is None:
+        return None
+    shared = uuid5(call.principal.user.pk, call.key)
+    return None if Generation.objects.filter(pk=shared).exists() else shared
+
+
+def _encode(model: str, turns: Sequence[Turn]) -> list[int]:
     try:
-        return load_template(model.name).encode(turns)
+        return load_template(model).encode(turns)
     except TemplateRefused as error:
         raise Refusal("turns_refused", str(error), param="messages") from error
     except ModelFilesMissing as error:
         raise Refusal("model_not_ready", str(error), status=503, param="model", retry_after=30) from error
 
 
-def _earlier(call: Generation) -> Generation | None:
+def _earlier(call: Call) -> Generation | None:
     """The generation that an equal call with this key made. Raises Refusal (key_taken) for another call.
 
     Once its prompt and text are purged there is nothing to compare or to replay, so that the key is spent.
     """
-    if call.client_key is None:
+    if call.key is None:
         return None
-    earlier = Generation.objects.filter(user=call.user, client_key=call.client_key).defer("text").first()
+    user = call.principal.user
+    earlier = Generation.objects.filter(user=user, client_key=call.key).defer("text").first()
     if earlier is None:
         return None
-    is_equal = (
-        earlier.model_id == call.model_id
-        and bytes(earlier.prompt) == call.prompt
-        and earlier.sampling == call.sampling
-        and earlier.asked == call.asked
-    )
-    if not is_equal or Message.objects.filter(generation=earlier).exists():
+    if not _is_equal(earlier, call) or Message.objects.filter(generation=earlier).exists():
         raise Refusal(
             "key_taken",
             "This Idempotency-Key was used for another call, or for one whose answer is gone; choose a new one.",
             param="Idempotency-Key",
         )
     return earlier
+
+
+def _is_equal(earlier: Generation, call: Call) -> bool:
+    if (earlier.instead_of or earlier.model_id) != call.model.name:
+        return False
+    room = room_of(earlier.model, call.principal.user.current_plan, earlier.prompt_tokens)
+    return (
+        bytes(earlier.prompt) == Generation.pack(_encode(earlier.model_id, call.turns))
+        and earlier.sampling == call.sampling.to_json()
+        and earlier.asked == output_asked(room, call.asked)
+    )

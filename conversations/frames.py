@@ -58,17 +58,26 @@ def openai_usage(usage: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def said_instead(model: str) -> dict[str, str]:
+    """The field that says which busy model was asked for."""
+    return {"instead_of": model} if model else {}
+
+
 class Chunks:
     """The chunks of one streamed completion, as the `data:` lines of its stream."""
 
-    def __init__(self, request_id: UUID, model: str, created: int, *, has_usage: bool) -> None:
-        """`has_usage`: the caller asked for it, so that each chunk before the last has `"usage": null`."""
+    def __init__(self, request_id: UUID, model: str, created: int, *, has_usage: bool, instead_of: str = "") -> None:
+        """`has_usage`: the caller asked for it, so that each chunk before the last has `"usage": null`.
+
+        `instead_of`: the busy model that was asked for, where `model` answers.
+        """
         common = {
             "id": str(request_id),
             "object": "chat.completion.chunk",
             "created": created,
             "model": model,
             "request_id": str(request_id),
+            **said_instead(instead_of),
         }
         self._head = f'data: {to_json(common)[:-1]},"seq":'
         self._end = ',"usage":null}\n\n' if has_usage else "}\n\n"

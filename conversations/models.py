@@ -67,6 +67,9 @@ class Message(models.Model):
         default=0, help_text="Older turns that did not fit the context of this answer."
     )
     model = models.CharField(max_length=128, blank=True, default="")
+    instead_of = models.CharField(
+        max_length=128, blank=True, default="", db_default="", help_text="The model asked for, if it was too busy."
+    )
     finish_reason = models.CharField(max_length=32, null=True)
     created_at = models.DateTimeField(default=timezone.now, db_default=Now())
 

@@ -22,8 +22,8 @@ from billing.errors import Refusal
 from billing.limits import headers
 from billing.operations import Principal
 from conversations import operations
-from conversations.completions import complete
-from conversations.frames import OPENAI_DONE, OPENAI_PING, Chunks, openai_finish, openai_usage, to_json
+from conversations.completions import Call, complete
+from conversations.frames import OPENAI_DONE, OPENAI_PING, Chunks, openai_finish, openai_usage, said_instead, to_json
 from conversations.http import (
     ClientLeft,
     Receive,
@@ -40,9 +40,10 @@ from conversations.http import (
 )
 from conversations.openai_request import ChatRequest, checked_key, parse_request
 from inference import relay
-from inference.models import Generation
+from inference.models import Generation, ServedModel
 from inference.operations import cancel, find_model, has_worker
 from inference.protocol import Event
+from inference.queueing import stand_in
 from observability import metrics
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Accepted:
     """A submitted call."""
 
     generation_id: UUID
-    model: str
+    model: str  # that answers
+    instead_of: str  # the busy one that was asked for; empty: none
     created: int  # Unix time, seconds
     is_stream: bool
     has_usage: bool
@@ -68,7 +70,8 @@ class Accepted:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"x-request-id": str(self.generation_id), **self.limit_headers}
+        stand_in = {"x-instead-of": self.instead_of} if self.instead_of else {}
+        return {"x-request-id": str(self.generation_id), **stand_in, **self.limit_headers}
 
 
 async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,19 +134,13 @@ def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID
         generation = _continue(principal, request, request.conversation_id, key)
     else:
         model = find_model(request.model)
-        _require_worker(model.name)
-        generation = complete(
-            principal=principal,
-            turns=request.turns,
-            model=model,
-            sampling=request.sampling(),
-            asked=request.asked(),
-            client_key=key,
-            generation_id=generation_id,
-        )
+        _require_worker(principal, model)
+        asked = Call(principal, request.turns, model, request.sampling(), request.asked(), key)
+        generation = complete(asked, generation_id)
     return Accepted(
         generation_id=generation.pk,
         model=generation.model_id,
+        instead_of=generation.instead_of,
         created=int(generation.created_at.timestamp()),
         is_stream=bool(request.stream),
         has_usage=request.has_usage,
@@ -159,7 +156,7 @@ def _continue(principal: Principal, request: ChatRequest, conversation_id: UUID,
     if last.role != "user":
         raise Refusal("invalid_request", "The last message must be the user's.", param="messages")
     conversation = operations.owned(principal.user, conversation_id)
-    _require_worker(request.model or conversation.model_version)
+    _require_worker(principal, find_model(request.model or conversation.model_version))
     return operations.send(
         principal=principal,
         conversation_id=conversation.pk,
@@ -171,8 +168,8 @@ def _continue(principal: Principal, request: ChatRequest, conversation_id: UUID,
     ).generation
 
 
-def _require_worker(model: str) -> None:
-    if not has_worker(model, settings.NO_WORKER_503_S):
+def _require_worker(principal: Principal, model: ServedModel) -> None:
+    if not has_worker(model.name, settings.NO_WORKER_503_S) and stand_in(model, principal) is None:
         raise Refusal("no_worker", "No worker for this model is up; try again later.", status=503, retry_after=30)
 
 
@@ -181,7 +178,7 @@ def _require_worker(model: str) -> None:
 
 async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> bool:
     """Write the answer as chunks; whether the generation has ended. The first chunk leaves before any token."""
-    chunks = Chunks(call.generation_id, call.model, call.created, has_usage=call.has_usage)
+    chunks = Chunks(call.generation_id, call.model, call.created, has_usage=call.has_usage, instead_of=call.instead_of)
     async with event_stream(send, ping=OPENAI_PING, headers=_raw(call.headers)) as write:
         await write(chunks.role())
         sent = 0  # characters
@@ -258,6 +255,7 @@ def _completion(call: Accepted, text: str, end: Event) -> dict[str, Any]:
         "created": call.created,
         "model": call.model,
         "request_id": str(call.generation_id),
+        **said_instead(call.instead_of),
         "choices": [{"index": 0, "message": message, "logprobs": None, **finish}],
         "usage": openai_usage(end.data["usage"]),
     }

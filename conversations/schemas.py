@@ -86,7 +86,8 @@ class ConversationsOut(BaseModel):
 class MessageOut(BaseModel):
     """`status` is WAITING or RUNNING while an answer is being written; `finish_reason` is null until it has ended.
 
-    `omitted_turns`: older turns that did not fit the model's context for this answer.
+    `omitted_turns`: older turns that did not fit the model's context for this answer. `instead_of`: the model that was
+    asked for, where `model` stood in for it.
     """
 
     id: UUID
@@ -96,6 +97,7 @@ class MessageOut(BaseModel):
     token_count: int
     finish_reason: str | None
     model: str
+    instead_of: str | None
     omitted_turns: int
     generation: UUID | None
     status: str | None
@@ -115,6 +117,7 @@ class MessageOut(BaseModel):
             token_count=message.token_count,
             finish_reason=None if is_open else ended,
             model=message.model,
+            instead_of=message.instead_of or None,
             omitted_turns=message.omitted_turns,
             generation=message.generation_id,
             status=status if is_open else None,
@@ -130,11 +133,12 @@ class MessagesOut(BaseModel):
 
 
 class GenerationOut(BaseModel):
-    """`max_tokens`: output tokens it may produce."""
+    """`max_tokens`: output tokens it may produce. `instead_of`: the busy model that `model` stands in for."""
 
     id: UUID
     status: str
     model: str
+    instead_of: str | None
     finish_reason: str | None
     prompt_tokens: int
     completion_tokens: int
@@ -146,6 +150,7 @@ class GenerationOut(BaseModel):
             id=generation.pk,
             status=generation.status,
             model=generation.model_id,
+            instead_of=generation.instead_of or None,
             finish_reason=generation.finish_reason,
             prompt_tokens=generation.prompt_tokens,
             completion_tokens=generation.completion_tokens,

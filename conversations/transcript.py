@@ -43,6 +43,11 @@ class Turn:
         return wording.ending(self.finish_reason)
 
     @property
+    def instead(self) -> str:
+        """That another model answers than the one asked for; empty: it does not."""
+        return wording.instead(self.message.model, self.message.instead_of) if self.message.instead_of else ""
+
+    @property
     def is_retryable(self) -> bool:
         return self.finish_reason == "error"
 

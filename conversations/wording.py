@@ -16,6 +16,11 @@ def ending(reason: FinishReason | str | None) -> str:
     }.get(reason or "", "")
 
 
+def instead(model: str, asked: str) -> str:
+    """The line of an answer that another model gives."""
+    return _("Answered by {model}, because {asked} is busy.").format(model=model, asked=asked)
+
+
 def for_scripts() -> dict[str, str]:
     """By key; {names} in braces are filled in by the scripts."""
     return {
@@ -27,6 +32,7 @@ def for_scripts() -> dict[str, str]:
         "starting": _("The model is starting · usually 20 s"),
         "no_worker": _("No model is running yet. Your message waits."),
         "thinking": _("Thinking"),
+        "instead": _("Answered by {model}, because {asked} is busy."),
         "moved": _("Continuing on another server…"),
         "offline": _("You are offline. What you type is kept."),
         "reconnecting": _("Connection lost. Trying again…"),

@@ -1,12 +1,20 @@
 """Operator's pages for models, workers and generations. What people write is not shown."""
 
+from typing import Any
+
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import path
+from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from billing.admin_parts import AdminBase, OwnedRowsAdmin, ReadOnlyAdmin, link, list_link
 from inference.models import Generation, ServedModel, Worker
 from inference.operations import cancel, drain_worker
+from inference.right_now import models_now, store_trouble, troubles
 
 
 @admin.register(ServedModel)
@@ -38,6 +46,24 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_select_related = ("model",)
     search_fields = ("name", "host", "=id")
     actions = ("drain",)
+    change_list_template = "admin/inference/worker/list.html"
+
+    def get_urls(self) -> list[Any]:
+        """Beside the rows, the queue and the workers at this moment."""
+        return [path("now/", self.admin_site.admin_view(self.now), name="inference_worker_now"), *super().get_urls()]
+
+    def now(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Queue and workers right now"),
+            "now": timezone.now(),
+            "models": models_now(),
+            "troubles": troubles(),
+            "store_trouble": store_trouble(),
+        }
+        return render(request, "admin/inference/worker/now.html", context)
 
     @admin.display(description="model", ordering="model")
     def model_link(self, worker: Worker) -> str:
@@ -58,8 +84,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 @admin.register(Generation)
 class GenerationAdmin(OwnedRowsAdmin):
     list_display = (
-        "id", "user_link", "model_name", "purpose", "status", "finish_reason", "band", "attempt", "prompt_tokens",
-        "completion_tokens", "worker_link", "created_at", "started_at", "finished_at", "error_code",
+        "id", "user_link", "model_name", "instead_of", "purpose", "status", "finish_reason", "band", "attempt",
+        "prompt_tokens", "completion_tokens", "worker_link", "created_at", "started_at", "finished_at", "error_code",
     )  # fmt: skip
     list_filter = ("status", "finish_reason", "model", "purpose", "band", "created_at")
     list_select_related = ("worker",)

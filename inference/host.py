@@ -36,6 +36,7 @@ from inference.live import Live
 from inference.models import Generation, Worker
 from inference.protocol import Cancel, Drain, Message, Notice
 from inference.publisher import Publisher
+from inference.rows import started_data
 from inference.slots import Slots
 from inference.token_log import StaleAttempt
 from observability import metrics
@@ -321,7 +322,8 @@ class EngineHost:
         if generation.attempt > 1:
             await relay.notify(Notice(generation.pk, seq, "status", {"moved": True}), viewers)
         else:
-            await relay.notify(Notice(generation.pk, seq, "started", {"model": generation.model_id}), viewers)
+            started = started_data(generation.model_id, generation.instead_of)
+            await relay.notify(Notice(generation.pk, seq, "started", started), viewers)
 
     def may_publish(self) -> bool:
         """False while this worker's own lease is overdue: another may have taken over."""

@@ -3,13 +3,16 @@
 import uuid
 from array import array
 from decimal import Decimal
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from django.db import models
 from django.utils import timezone
 
 from billing.limits import WindowState
 from billing.models import User
+
+if TYPE_CHECKING:
+    from inference.queueing import QueueRoom
 
 
 class ServedModel(models.Model):
@@ -82,7 +85,9 @@ class Generation(models.Model):
     window; the counts stay.
     """
 
-    limit_states: tuple[WindowState, ...] = ()  # of the request that made it; not stored
+    # Of the request that made it; not stored.
+    limit_states: tuple[WindowState, ...] = ()
+    queue_room: "QueueRoom | None" = None
 
     class Status(models.TextChoices):
         WAITING = "WAITING"
@@ -97,6 +102,9 @@ class Generation(models.Model):
     model = models.ForeignKey(ServedModel, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     user = models.ForeignKey(
         User, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="generations"
+    )
+    instead_of = models.CharField(
+        max_length=128, blank=True, default="", db_default="", help_text="The model asked for, if it was too busy."
     )
     organization_id = models.UUIDField()
     api_key_id = models.UUIDField(null=True)
@@ -173,6 +181,12 @@ class Generation(models.Model):
                 fields=["finished_at"],
                 condition=models.Q(finished_at__isnull=False, purged_at__isnull=True),
                 name="generation_unpurged",
+            ),
+            # For the operator's page: what failed or moved of late.
+            models.Index(
+                fields=["finished_at"],
+                condition=models.Q(status="FAILED") | models.Q(attempt__gt=1),
+                name="generation_troubled",
             ),
         ]
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg.errors
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -23,11 +23,12 @@ from inference import relay, waiting
 from inference.endings import end_waiting
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel, Worker
-from inference.queueing import check_queue, queue_terms
+from inference.queueing import check_queue, join_queue, queue_terms
 from inference.tickets import send_tickets
 from observability.logs import request_id
 
 log = logging.getLogger(__name__)
+
 Status = Generation.Status
 OWN_BAND = -1  # below every plan's
 
@@ -75,9 +76,11 @@ def admitted(
     client_key: str | None = None,
     purpose: str = "chat",
     generation_id: UUID | None = None,
+    instead_of: str = "",
 ) -> Iterator[Generation]:
     """Reserve queue room, a place and tokens, and yield the generation to submit in a short transaction.
 
+    `instead_of`: the model that was asked for, where `model` stands in for it (inference.queueing.stand_in).
     No transaction may be open yet. If the block raises, the reservation is given back. Raises Refusal
     (model_not_allowed, context_length_exceeded, queue_full, and those of admission.admit). Writing the row raises
     OperationalError where the counters lost the reservation meanwhile: that is answered with 503 like any absence.
@@ -86,11 +89,10 @@ def admitted(
     if not rules_for(plan, user.organization_id, principal.api_key_id).allows(model.name):
         raise Refusal("model_not_allowed", f"Your plan does not include {model.name}.", status=403, param="model")
     terms = queue_terms(plan)
-    context = context_of(model, plan)
-    room = min(context - len(prompt_ids), model.max_output_tokens)
+    room = room_of(model, plan, len(prompt_ids))
     if room < 1:
-        raise context_exceeded(len(prompt_ids), context)
-    check_queue(model, user, terms)
+        raise context_exceeded(len(prompt_ids), context_of(model, plan))
+    queue_room = check_queue(model, user, terms)
     generation_id = generation_id or uuid.uuid4()
     allowed = admission.admit(
         generation_id=generation_id, principal=principal, prompt_tokens=len(prompt_ids), room=room, asked=asked
@@ -100,6 +102,7 @@ def admitted(
         generation = Generation(
             id=generation_id,
             model=model,
+            instead_of=instead_of,
             user=user,
             organization_id=user.organization_id,
             api_key_id=principal.api_key_id,
@@ -111,7 +114,7 @@ def admitted(
             prompt_tokens=len(prompt_ids),
             sampling=sampling.to_json(),
             grant=allowed.granted_tokens,
-            asked=room if asked is None else min(asked, room),
+            asked=output_asked(room, asked),
             band=terms.band,
             weight=terms.weight,
             boost_s=terms.boost_s,
@@ -121,20 +124,45 @@ def admitted(
             renews_at=admitted_at + timedelta(seconds=allowed.cut_by.next_s) if allowed.cut_by else None,
             price_multiplier=plan.price_multiplier,
         )
-        generation.limit_states = allowed.states
+        generation.limit_states, generation.queue_room = allowed.states, queue_room
         yield generation
     except BaseException as error:
         if is_of_past_epoch(error):
             counters.distrust(allowed.epoch)
         # Repeats share an id and its reservation: whoever made it gives it back, and the sweep what is left.
         if allowed.is_new:
-            admission.release(principal=principal, generation_id=generation_id)
+            give_back(principal=principal, generation_id=generation_id, admitted_at=admitted_at)
         raise
+
+
+def give_back(*, principal: Principal, generation_id: UUID, admitted_at: datetime) -> None:
+    """Give back a reservation, made at `admitted_at`, that no generation uses.
+
+    A repeat may have written the row with it, which then counts, however it ended since; while the database cannot say,
+    the sweep decides.
+    """
+    try:
+        if Generation.objects.filter(pk=generation_id, admitted_at=admitted_at).exists():
+            return
+    except DatabaseError as error:
+        log.warning("reservation of %s is left to the sweep: %s", generation_id, error)
+        return
+    admission.release(principal=principal, generation_id=generation_id)
 
 
 def context_of(model: ServedModel, plan: Plan) -> int:
     """Tokens, input and output together, that the model reads and the plan allows."""
     return min(model.context_length, plan.max_context_tokens or model.context_length)
+
+
+def room_of(model: ServedModel, plan: Plan, prompt_tokens: int) -> int:
+    """Output tokens that model and context leave beside a prompt; less than 1: it does not fit."""
+    return min(context_of(model, plan) - prompt_tokens, model.max_output_tokens)
+
+
+def output_asked(room: int, asked: int | None) -> int:
+    """Output tokens that a caller may expect: what they asked for, or all the room."""
+    return room if asked is None else min(asked, room)
 
 
 def is_of_past_epoch(error: BaseException) -> bool:
@@ -157,8 +185,11 @@ def context_exceeded(tokens: int, limit: int) -> Refusal:
 def submit(generation: Generation) -> None:
     """Insert an admitted generation, inside the caller's transaction; a worker is called on commit.
 
-    Raises IntegrityError when this user has used its client_key before.
+    Raises IntegrityError when this user has used its client_key before, Refusal (queue_full) when others took the last
+    places of the queue meanwhile.
     """
+    if generation.queue_room is not None:
+        join_queue(generation, generation.queue_room)
     generation.floor = waiting.clock(generation.model_id, generation.band)  # read by the INSERT itself
     generation.save(force_insert=True)
     transaction.on_commit(lambda: _announce(generation))

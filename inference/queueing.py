@@ -10,9 +10,11 @@ from django.db.models.functions import Now
 
 from billing.errors import Refusal
 from billing.models import Plan, User
+from billing.operations import Principal
+from billing.rules import rules_for
 from inference import waiting
 from inference.models import Generation, ServedModel, Worker
-from inference.scheduling import Capacity, may_queue, wait_s
+from inference.scheduling import Capacity, is_saturated, may_queue, wait_s
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,55 @@ def service(model: str, band: int) -> Service:
     return Service("ready", free, sum(usable) / mean_s if mean_s else None)
 
 
-def check_queue(model: ServedModel, user: User, terms: Terms) -> None:
+@dataclass(frozen=True)
+class QueueRoom:
+    """A queue that had room: how many may wait in it, and how many did."""
+
+    depth: int
+    waiting: int
+
+
+def check_queue(model: ServedModel, user: User, terms: Terms) -> QueueRoom:
     """Raises Refusal (queue_full) when too many wait, or when the wait would be longer than the plan allows."""
     queue = waiting.queue_before(model.name, terms.band, user.pk)
+    room = QueueRoom(terms.depth, queue.waiting)
     if not queue.waiting:
-        return
+        return room
     now = service(model.name, terms.band)
     wait = wait_s(queue.ahead + 1, now.free, now.starts_per_s)
     if not may_queue(queue.waiting, terms.depth, wait, terms.max_wait_s):
         raise queue_full(wait)
+    return room
+
+
+def join_queue(generation: Generation, room: QueueRoom) -> None:
+    """For the inserting transaction. Raises Refusal (queue_full) when others took the last places meanwhile."""
+    if not waiting.take_place(generation.model_id, generation.band, room.depth, room.waiting):
+        raise queue_full(None)
+
+
+def stand_in(model: ServedModel, principal: Principal) -> ServedModel | None:
+    """The model that the plan lets answer while `model` is too busy; None: it answers itself, or is waited for.
+
+    It must be allowed itself, have workers and be less busy. Whether the prompt fits is the caller's to see.
+    """
+    user, plan = principal.user, principal.user.current_plan
+    if plan.stand_in_id in (None, model.pk) or plan.stand_in is None or not plan.stand_in.is_enabled:
+        return None
+    if not rules_for(plan, user.organization_id, principal.api_key_id).allows(plan.stand_in.name):
+        return None
+    if not _is_busy(model, user, plan) or _is_busy(plan.stand_in, user, plan):
+        return None
+    return plan.stand_in
+
+
+def _is_busy(model: ServedModel, user: User, plan: Plan) -> bool:
+    terms, now = queue_terms(plan), service(model.name, plan.band)
+    if now.state != "ready":
+        return True
+    queue = waiting.queue_before(model.name, plan.band, user.pk)
+    wait = wait_s(queue.ahead + 1, now.free, now.starts_per_s)
+    return queue.waiting >= terms.depth or is_saturated(wait, queue.oldest_s, plan.stand_in_after_s)
 
 
 def queue_full(wait: float | None) -> Refusal:

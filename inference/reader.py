@@ -16,7 +16,7 @@ from billing.errors import not_found, unavailable
 from inference import token_log
 from inference.protocol import Event, EventKind, Frame, Notice
 from inference.queueing import queue_places
-from inference.rows import Row, kept_text, look
+from inference.rows import Row, kept_text, look, started_data
 from observability import metrics
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Reader:
             self.seq = after = 0
             self._is_lost = True
         if row.started:
-            yield Event("started", self.generation, after, {"model": row.model})
+            yield Event("started", self.generation, after, started_data(row.model, row.instead_of))
         if entries and after == 0:
             self.seq, self._is_lost, self._has_gap = len(entries), False, False
             yield Event("snapshot", self.generation, self.seq, {"text": "".join(entry.text for entry in entries)})

@@ -9,12 +9,18 @@ from inference.models import Generation
 from inference.protocol import Event
 
 
+def started_data(model: str, instead_of: str) -> dict[str, str]:
+    """What the event `started` says: who answers, and which busy model that stands in for."""
+    return {"model": model, "instead_of": instead_of} if instead_of else {"model": model}
+
+
 @dataclass(frozen=True)
 class Row:
     """A generation as a stream sees it."""
 
     id: UUID
     model: str
+    instead_of: str
     status: str
     frames: int
     finish_reason: str | None
@@ -53,6 +59,7 @@ def row_of(generation: Generation) -> Row:
     return Row(
         id=generation.pk,
         model=generation.model_id,
+        instead_of=generation.instead_of,
         status=generation.status,
         frames=generation.frames,
         finish_reason=generation.finish_reason,

@@ -128,6 +128,14 @@ def wait_s(place: int, free: int, starts_per_s: float | None) -> float | None:
     return None if not starts_per_s else (place - free) / starts_per_s
 
 
+def is_saturated(wait: float | None, oldest_s: float, after_s: float) -> bool:
+    """Whether a model is too busy for a plan that says so from `after_s` seconds of waiting on.
+
+    `wait`: as wait_s has it; while it is unknown, how long the first one has waited speaks for it.
+    """
+    return (oldest_s if wait is None else wait) > after_s
+
+
 def may_queue(waiting: int, depth: int, wait: float | None = None, max_wait_s: float | None = None) -> bool:
     """Whether one more request may wait.
 

@@ -4,8 +4,9 @@ Order and counters are those of inference.scheduling. Raw SQL: each of these is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -66,14 +67,33 @@ SELECT id, place FROM (
 # Who waits in a band or above it, and of those who would go before one more of this user: all of the higher bands,
 # and of each user in the band no more than this user has (users take turns).
 QUEUE = """
-SELECT coalesce(sum(n), 0)::int, coalesce(sum(CASE WHEN band > %(band)s THEN n ELSE least(n, mine + 1) END), 0)::int
+SELECT coalesce(sum(n), 0)::int, coalesce(sum(CASE WHEN band > %(band)s THEN n ELSE least(n, mine + 1) END), 0)::int,
+       coalesce(extract(epoch FROM clock_timestamp() - min(oldest)), 0)::float8
 FROM (
-    SELECT band, user_id, count(*) AS n,
+    SELECT band, user_id, count(*) AS n, min(created_at) AS oldest,
            coalesce(max(count(*) FILTER (WHERE user_id = %(user)s AND band = %(band)s)) OVER (), 0) AS mine
     FROM inference_generation
     WHERE model_id = %(model)s AND status = 'WAITING' AND NOT cancel_requested AND band >= %(band)s
     GROUP BY band, user_id
 ) AS users
+"""
+
+
+# Who joins a queue far from its end need not wait for others who do: no more transactions run than there are
+# connections.
+PLACE_LOCK = """
+SELECT (CASE WHEN is_far THEN pg_advisory_xact_lock_shared(1364346213, hashtext(%(model)s))
+        ELSE pg_advisory_xact_lock(1364346213, hashtext(%(model)s)) END)::text, CASE WHEN is_far THEN most ELSE 0 END
+FROM (
+    SELECT most, %(waiting)s + 2 * most < %(depth)s AS is_far
+    FROM (SELECT current_setting('max_connections')::int AS most) AS settings
+) AS facts
+"""
+WAITING = """
+SELECT count(*) FROM (
+    SELECT 1 FROM inference_generation
+    WHERE model_id = %(model)s AND status = 'WAITING' AND NOT cancel_requested AND band >= %(band)s LIMIT %(depth)s
+) AS waiting
 """
 
 
@@ -83,6 +103,7 @@ class Queue:
 
     waiting: int
     ahead: int  # of one more request of the user who asks
+    oldest_s: float = field(default=0.0, compare=False)  # how long the first one has waited
 
 
 def heads(worker: Worker, warm: frozenset[UUID]) -> list[Waiting]:
@@ -111,6 +132,21 @@ def queue_before(model: str, band: int, user_id: UUID) -> Queue:
     with connection.cursor() as cursor:
         cursor.execute(QUEUE, {"model": model, "band": band, "user": user_id})
         return Queue(*cursor.fetchone())
+
+
+def take_place(model: str, band: int, depth: int, waited: int) -> bool:
+    """Whether one more row of this band may be inserted in this transaction, so that never more than `depth` wait.
+
+    `waited`: how many did a moment ago. Far from the end of the queue inserts go on side by side, near it one by one;
+    one that came to be near it since that moment is turned away.
+    """
+    values: dict[str, Any] = {"model": model, "band": band, "depth": depth, "waiting": waited}
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE_LOCK, values)
+        _, spare = cursor.fetchone()
+        cursor.execute(WAITING, values)  # a statement of its own: it sees what was committed before the lock was given
+        (count,) = cursor.fetchone()
+    return bool(count + spare < depth)
 
 
 def clock(model: str, band: int) -> RawSQL:

@@ -29,6 +29,8 @@ from tests.site import wait_until
 ship_windows = import_module("billing.migrations.0005_shipped_windows").add
 NUMBERED = re.compile(r"t(\d{5})\S* ")  # what the echo engine says
 KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission", "billing_plan", "billing_planwindow"}
+# Plans name models: truncating these would take those along.
+EMPTIED_TABLES = {"inference_servedmodel"}
 
 
 def numbers(text: str) -> list[int]:
@@ -97,9 +99,11 @@ def committed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iter
         PlanWindow.objects.all().delete()  # the tests of limits bring their own
         register_model(name="echo", engine="echo", context_length=8192)
         yield
-        tables = set(connection.introspection.table_names()) - KEPT_TABLES
+        tables = set(connection.introspection.table_names()) - KEPT_TABLES - EMPTIED_TABLES
         with connection.cursor() as cursor:
             cursor.execute("TRUNCATE " + ", ".join(f'"{table}"' for table in sorted(tables)) + " CASCADE")
+            for table in EMPTIED_TABLES:
+                cursor.execute(f'DELETE FROM "{table}"')
         ship_windows(apps, None)
         connection.close()
 

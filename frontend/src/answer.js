@@ -30,6 +30,7 @@ export class Answer {
     this.stream = stream;
     this.turn.dataset.generation = generation;
     if (stream.text) this.write(stream.text);
+    this.sayInstead();
     if (this.hasEnded) {
       this.end();
       this.on.end(this);
@@ -51,6 +52,7 @@ export class Answer {
     this.stream = stream;
     if (change === "text") this.write(stream.text.slice(before.text.length));
     if (change === "reset") this.rewrite(stream.text);
+    if (stream.instead !== before.instead) this.sayInstead();
     if (change === "phase" || change === "text") this.say();
     if (change === "end") this.end();
     if (change === "end" || change === "broken") this.on.end(this);
@@ -79,6 +81,18 @@ export class Answer {
     const spoken = `${found?.key} ${found?.place}`;
     if (found && found.key !== "thinking" && spoken !== this.spoken) announce(text);
     this.spoken = spoken;
+    this.on.change();
+  }
+
+  /** The line under the text that names who answers instead; the server's page has it already. */
+  sayInstead() {
+    if (!this.stream.instead || this.turn.querySelector("[data-instead]")) return;
+    const note = document.createElement("p");
+    note.className = "note muted";
+    note.dataset.instead = "";
+    note.textContent = word("instead", this.stream.instead);
+    this.prose.element.after(note);
+    announce(note.textContent);
     this.on.change();
   }
 

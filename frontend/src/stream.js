@@ -15,13 +15,14 @@
  * @property {number | null} place  in the queue, 1 = next
  * @property {number | null} eta  seconds
  * @property {string | null} reason  finish_reason, once ended
+ * @property {{model: string, asked: string} | null} instead  who answers in the place of a busy model
  */
 /** @typedef {"none" | "text" | "reset" | "phase" | "end" | "broken"} Change */
 /** @typedef {{event: string, generation?: string, seq?: number, [key: string]: any}} Event */
 
 /** @param {string} generation @returns {Stream} */
 export function begin(generation) {
-  return { generation, seq: 0, text: "", phase: "waiting", place: null, eta: null, reason: null };
+  return { generation, seq: 0, text: "", phase: "waiting", place: null, eta: null, reason: null, instead: null };
 }
 
 /**
@@ -38,7 +39,7 @@ export function apply(stream, event) {
     case "queued":
       return [{ ...stream, ...place(event) }, "phase"];
     case "started":
-      return [{ ...stream, phase: "running" }, "phase"];
+      return [{ ...stream, phase: "running", instead: instead(event) }, "phase"];
     case "status":
       return event.moved ? [{ ...stream, phase: "moved" }, "phase"] : [stream, "none"];
     case "delta":
@@ -62,6 +63,11 @@ function snapshot(/** @type {Stream} */ stream, /** @type {number} */ seq, /** @
   const next = { ...stream, seq, text, phase: /** @type {Phase} */ ("running") };
   if (text === stream.text) return [next, "none"];
   return [next, text.startsWith(stream.text) ? "text" : "reset"];
+}
+
+/** @param {Event} event @returns {Stream["instead"]} */
+function instead(event) {
+  return event.instead_of ? { model: event.model, asked: event.instead_of } : null;
 }
 
 /** @param {Event} event @returns {Pick<Stream, "phase" | "place" | "eta">} */

@@ -74,3 +74,9 @@ test("the line says why nothing comes", () => {
   assert.deepEqual(says({ event: "delta", seq: 1, text: "x" }, moved), { key: "moved" });
   assert.equal(says(moved, { event: "delta", seq: 1, text: "x" }), null);
 });
+
+test("who answers instead of a busy model is told with the start", () => {
+  assert.equal(after({ event: "started", model: "m" }).instead, null);
+  const started = after({ event: "started", model: "small", instead_of: "large" }, { event: "delta", seq: 1, text: "x" });
+  assert.deepEqual(started.instead, { model: "small", asked: "large" });
+});

@@ -4,6 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
@@ -15,6 +17,8 @@ from billing import counters
 from billing.models import Organization, Plan, PlanChange, PlanOverride, PlanWindow, User
 from billing.operations import create_user, default_plan
 from billing.plans import override_plan, set_plan
+from inference.models import ServedModel
+from inference.operations import register_model
 
 
 @pytest.fixture
@@ -135,8 +139,107 @@ def test_the_form_adds_a_window(admin: Client) -> None:
     assert windows_of("plus") == {("tokens", 5, 60)}
 
 
-def test_one_click_sets_a_plan(admin: Client, user: User) -> None:
+def history() -> list[tuple[str, str, str]]:
+    """(before, plan, by whom), the latest first."""
+    return list(PlanChange.objects.values_list("before", "plan", "changed_by"))
+
+
+BY = "root@example.org"
+
+
+def test_an_action_in_the_list_sets_a_plan(admin: Client, user: User) -> None:
     fields = {"action": "set_plan_pro", "_selected_action": [str(user.pk)]}
     assert admin.post(reverse("admin:billing_user_changelist"), fields).status_code == 302
     assert User.objects.get(pk=user.pk).current_plan.slug == "pro"
-    assert PlanChange.objects.get().changed_by == "root@example.org"
+    assert history() == [("free", "pro", BY)]
+    assert LogEntry.objects.get().change_message == "Put on plan pro."
+
+
+def test_an_action_sets_the_plan_of_an_organization(admin: Client, user: User) -> None:
+    fields = {"action": "set_plan_plus", "_selected_action": [str(user.organization_id)]}
+    assert admin.post(reverse("admin:billing_organization_changelist"), fields).status_code == 302
+    assert User.objects.get(pk=user.pk).current_plan.slug == "plus"
+    assert history() == [("", "plus", BY)]
+    assert PlanChange.objects.get().organization_id == user.organization_id
+    page = admin.get(reverse("admin:billing_planchange_changelist")).content.decode()
+    assert user.organization.name in page
+
+
+def test_a_button_on_the_page_sets_a_plan_for_good_or_for_days(admin: Client, user: User) -> None:
+    page = reverse("admin:billing_user_change", args=[user.pk])
+    assert b'value="pro">Pro</button>' in admin.get(page).content
+    act = reverse("admin:billing_user_set_plan", args=[user.pk])
+    assert admin.post(act, {"plan": "plus", "days": ""}).status_code == 302
+    admin.post(act, {"plan": "pro", "days": "3"})
+    found = User.objects.get(pk=user.pk)
+    assert (found.plan.slug, found.current_plan.slug) == ("plus", "pro")
+    assert history() == [("plus", "pro", BY), ("free", "plus", BY)]
+    until = PlanChange.objects.all()[0].until
+    assert until is not None and timedelta(days=2.9) < until - timezone.now() < timedelta(days=3.1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"plan": "gold"}, {"plan": "\0"}, {}, *({"plan": "pro", "days": days} for days in ("0", "-1", "x", "1e9"))],
+)
+def test_what_makes_no_sense_is_told_so(admin: Client, user: User, fields: dict[str, str]) -> None:
+    act = reverse("admin:billing_user_set_plan", args=[user.pk])
+    answer = admin.post(act, fields, follow=True)
+    assert answer.status_code == 200 and b'class="error"' in answer.content
+    assert history() == [] and User.objects.get(pk=user.pk).current_plan.slug == "free"
+
+
+def test_only_who_may_change_people_sets_their_plan(user: User, stranger: User) -> None:
+    User.objects.filter(pk=stranger.pk).update(is_staff=True)
+    client = Client()
+    client.force_login(stranger)
+    for kind, target in (("user", user), ("organization", user.organization)):
+        assert (
+            client.post(reverse(f"admin:billing_{kind}_set_plan", args=[target.pk]), {"plan": "pro"}).status_code == 403
+        )
+    stranger.user_permissions.set(Permission.objects.filter(codename__in=("change_user", "view_user")))
+    act = reverse("admin:billing_user_set_plan", args=[user.pk])
+    assert client.get(act).status_code == 405
+    assert client.post(act, {"plan": "pro"}).status_code == 302
+    assert client.post(reverse("admin:billing_user_set_plan", args=["x"]), {"plan": "pro"}).status_code == 403
+    assert [plan for _, plan, _ in history()] == ["pro"]
+
+
+def test_the_forms_write_history(admin: Client, user: User) -> None:
+    pro = Plan.objects.get(slug="pro")
+    page = reverse("admin:billing_organization_change", args=[user.organization_id])
+    forms = {"windows-TOTAL_FORMS": "0", "windows-INITIAL_FORMS": "0"}
+    assert admin.post(page, {"name": "Firm", "plan": pro.pk, **forms}).status_code == 302
+    assert admin.post(page, {"name": "Firm", "plan": "", **forms}).status_code == 302
+    assert history() == [("pro", "", BY), ("", "pro", BY)]
+
+
+def test_the_history_is_append_only(user: User) -> None:
+    set_plan(user=user, plan=Plan.objects.get(slug="pro"), changed_by="x")
+    for act in (lambda: PlanChange.objects.update(plan="free"), lambda: PlanChange.objects.all().delete()):
+        with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+            act()
+    assert history() == [("free", "pro", "x")]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "stand_in", "reason"),
+    [
+        (("large",), "small", "does not allow this model"),
+        (("small",), "small", "no other model"),
+        ((), "off", "not one of the available choices"),
+        ((), "missing", "not one of the available choices"),
+        ((), "small", ""),
+        (("large", "small"), "small", ""),
+    ],
+)
+def test_a_stand_in_must_be_able_to_stand_in(
+    admin: Client, allowed: tuple[str, ...], stand_in: str, reason: str
+) -> None:
+    for name in ("large", "small", "off"):
+        register_model(name=name, engine="echo", context_length=100)
+    ServedModel.objects.filter(pk="off").update(is_enabled=False)
+    page = plan_form(admin, allowed_models=list(allowed), stand_in=stand_in, **{"windows-TOTAL_FORMS": "0"})
+    assert page.status_code == (200 if reason else 302)
+    assert not reason or reason in page.content.decode()
+    assert Plan.objects.get(slug="plus").stand_in_id == (None if reason else stand_in)
