@@ -1,25 +1,27 @@
-"""What someone used, summed from the ledger; and the ledger rolled up by day."""
+"""What someone, or an organization, used: sums of the ledger; and the ledger rolled up by day."""
 
 import csv
 import datetime
 import io
-from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import connection, transaction
-from django.db.models import Count, F, Q, Sum
-from django.db.models.functions import TruncDate
+from django.db.models import Count, DateTimeField, F, Func, IntegerField, Q, Sum, Value
 
 from billing.errors import Refusal
-from billing.models import LedgerEntry, UsageDay
+from billing.models import ApiKey, LedgerEntry, UsageDay, User
+from billing.usage_query import Group, UsageQuery
 
-DEFAULT_DAYS = 30
-MOST_DAYS = 366
-
-Group = Literal["day", "model", "key"]
-SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro")
-_FIELDS: dict[Group, str] = {"day": "day", "model": "model", "key": "api_key_id"}
+MOST_ROWS = 50_000
+SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens", "cost_micro")
+_FIELDS: dict[Group, str] = {"day": "day", "model": "model", "key": "api_key_id", "member": "user_id"}
+_COLUMNS: dict[Group, tuple[str, ...]] = {
+    "day": ("day",), "model": ("model",), "key": ("key", "key_name"), "member": ("member", "member_email"),
+}  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of one
 
 ROLL_UP = """
 INSERT INTO billing_usageday (id, day, user_id, organization_id, api_key_id, model, purpose, requests, prompt_tokens,
@@ -32,36 +34,19 @@ GROUP BY day, user_id, organization_id, api_key_id, model, purpose
 """
 
 
-def period(first: str | None, last: str | None, today: datetime.date) -> tuple[datetime.date, datetime.date]:
-    """Two query parameters, from and to, as days (both included). Raises Refusal (invalid_request)."""
-    end = _day(last, "to") if last else today
-    start = _day(first, "from") if first else end - datetime.timedelta(days=min(DEFAULT_DAYS - 1, end.toordinal() - 1))
-    if start > end:
-        raise Refusal("invalid_request", "from is later than to.", param="from")
-    if (end - start).days >= MOST_DAYS:
-        raise Refusal("invalid_request", f"Ask for at most {MOST_DAYS} days at once.", param="from")
-    return start, end
+def summed(query: UsageQuery) -> list[dict[str, Any]]:
+    """The sums in the groups that were asked for, in their order; groups without use are left out.
 
-
-def groups(text: str | None) -> tuple[Group, ...]:
-    """The query parameter `group`: day, model and key, separated by commas. Raises Refusal (invalid_request)."""
-    names = (text or "day,model").split(",")
-    known = get_args(Group)
-    if not set(names) <= set(known) or len(names) > len(known):
-        raise Refusal("invalid_request", f"group is of {', '.join(known)}, separated by commas.", param="group")
-    return tuple(name for name in known if name in names)
-
-
-def summed(*, user_id: UUID, first: datetime.date, last: datetime.date, by: tuple[Group, ...]) -> list[dict[str, Any]]:
-    """The user's sums in these groups, in their order; both days included (UTC); money in micro-units.
-
-    From the ledger itself, so that they are true at every moment.
+    From the ledger itself, so that they are true at every moment, for the days of any time zone. The site's own work,
+    such as titles, is nobody's use. Raises Refusal (too_many_rows).
     """
-    since, until = _span(first, last)
-    fields = [_FIELDS[name] for name in by]
-    rows = (
-        LedgerEntry.objects.filter(user_id=user_id, created_at__gte=since, created_at__lte=until)
-        .annotate(day=TruncDate("created_at", tzinfo=datetime.UTC))
+    fields = [_FIELDS[name] for name in query.by]
+    bounds = query.bounds()
+    rows = list(
+        LedgerEntry.objects.filter(
+            **{query.column: query.subject}, purpose="chat", created_at__gte=bounds[0], created_at__lt=bounds[-1]
+        )
+        .annotate(day=_day_number(bounds))
         .values(*fields)
         .annotate(
             requests=Count("pk", filter=Q(kind="usage")),
@@ -70,29 +55,78 @@ def summed(*, user_id: UUID, first: datetime.date, last: datetime.date, by: tupl
             completion=Sum("completion_tokens"),
             cost=Sum("cost_micro"),
         )
-        .order_by(*(F(field).asc(nulls_first=True) for field in fields))
+        .order_by(*(F(field).asc(nulls_first=True) for field in fields))[: MOST_ROWS + 1]
     )
-    return [
-        {name: row[_FIELDS[name]] for name in by}
-        | {
-            "requests": row["requests"],
-            "prompt_tokens": row["prompt"],
-            "cached_tokens": row["cached"],
-            "completion_tokens": row["completion"],
-            "cost_micro": row["cost"],
-        }
-        for row in rows
-    ]
+    if len(rows) > MOST_ROWS:
+        raise Refusal("too_many_rows", f"These are more than {MOST_ROWS:,} sums: ask for fewer days or groups.")
+    return [_named(query, row) | _sums(row) for row in rows if row["prompt"] is not None]
+
+
+def total(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The sums of sums."""
+    found = dict.fromkeys(SUMS, 0)
+    for row in rows:
+        for name in SUMS:
+            found[name] += row[name]
+    return found
+
+
+def with_names(query: UsageQuery, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the names of their keys and members; None where an account or key is gone."""
+    if "key" in query.by:
+        known = ApiKey.objects.filter(
+            **{"user_id" if query.column == "user_id" else "user__organization": query.subject}
+        )
+        keys = dict(known.values_list("pk", "name"))
+        rows = [row | {"key_name": keys.get(row["key"])} for row in rows]
+    if "member" in query.by:
+        people = emails(query.subject)
+        rows = [row | {"member_email": people.get(row["member"])} for row in rows]
+    return rows
+
+
+def emails(organization_id: UUID) -> dict[UUID, str]:
+    """The members of an organization."""
+    return dict(User.objects.filter(organization=organization_id).values_list("pk", "email"))
 
 
 def as_csv(rows: Iterable[dict[str, Any]], by: tuple[Group, ...]) -> str:
-    """The sums as CSV with a head; a spreadsheet must not take a model's name for a formula."""
+    """Sums with names as CSV with a head; a spreadsheet must not take a name for a formula."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*by, *SUMS], extrasaction="ignore", lineterminator="\r\n")
+    columns = [column for name in by for column in _COLUMNS[name]]
+    writer = csv.DictWriter(out, [*columns, *SUMS], extrasaction="ignore", lineterminator="\r\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: f"'{value}" if str(value)[:1] in "=+-@" else value for name, value in row.items()})
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _day_number(bounds: list[datetime.datetime]) -> Func:
+    """The day of an entry, from 1, by the moments at which days begin: half the work of converting each time."""
+    array: ArrayField[Any, Any] = ArrayField(DateTimeField())
+    return Func(F("created_at"), Value(bounds, array), function="width_bucket", output_field=IntegerField())
+
+
+def _named(query: UsageQuery, row: dict[str, Any]) -> dict[str, Any]:
+    group: dict[str, Any] = {name: row[_FIELDS[name]] for name in query.by}
+    if "day" in group:
+        group["day"] = query.first + datetime.timedelta(days=group["day"] - 1)
+    return group
+
+
+def _sums(row: dict[str, Any]) -> dict[str, int]:
+    return {
+        "requests": row["requests"],
+        "prompt_tokens": row["prompt"],
+        "cached_tokens": row["cached"],
+        "completion_tokens": row["completion"],
+        "total_tokens": row["prompt"] + row["completion"],
+        "cost_micro": row["cost"],
+    }
 
 
 def roll_up(first: datetime.date, last: datetime.date) -> int:
@@ -100,22 +134,10 @@ def roll_up(first: datetime.date, last: datetime.date) -> int:
 
     Doing it again gives the same numbers. Readers see the old sums or the new ones, never half of them.
     """
-    since, until = _span(first, last)
+    since = datetime.datetime.combine(first, datetime.time.min, datetime.UTC)
+    until = datetime.datetime.combine(last, datetime.time.max, datetime.UTC)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('billing_usageday'))")
         UsageDay.objects.filter(day__gte=first, day__lte=last).delete()
         cursor.execute(ROLL_UP, {"since": since, "until": until})
         return int(cursor.rowcount)
-
-
-def _span(first: datetime.date, last: datetime.date) -> tuple[datetime.datetime, datetime.datetime]:
-    """The first and the last moment."""
-    since = datetime.datetime.combine(first, datetime.time.min, datetime.UTC)
-    return since, datetime.datetime.combine(last, datetime.time.max, datetime.UTC)
-
-
-def _day(text: str, param: str) -> datetime.date:
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError:
-        raise Refusal("invalid_request", f"{param} must be a day like 2026-01-31.", param=param) from None
