@@ -4,8 +4,7 @@ import datetime
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef
-from django.db.models.functions import Now
+from django.db.models import F
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,6 +13,7 @@ from billing.errors import Refusal
 from billing.text import clean
 from billing.views import ApiView, rendered
 from conversations import operations
+from conversations.choices import models_with_state
 from conversations.pages import Cursor, after, page_size
 from conversations.schemas import (
     CancelledOut,
@@ -32,7 +32,6 @@ from conversations.schemas import (
     SendBody,
     SentOut,
 )
-from inference.models import ServedModel, Worker
 
 CURSOR = OpenApiParameter("cursor", str, description="`next_cursor` of the page before.")
 LIMIT = OpenApiParameter("limit", int, description="Items on a page.")
@@ -183,9 +182,8 @@ class CancelView(ApiView):
 class ModelsView(ApiView):
     @extend_schema(responses=ModelsOut)
     def get(self, request: Request) -> Response:
-        """The models to choose from."""
-        ready = Worker.objects.filter(model=OuterRef("pk"), state=Worker.State.READY, lease_until__gt=Now())
-        models = ServedModel.objects.filter(is_enabled=True).annotate(is_ready=Exists(ready))
+        """The models that your plan includes."""
+        models = models_with_state(self.user)
         return rendered(ModelsOut(items=[ModelOut.model_validate(model) for model in models]))
 
 

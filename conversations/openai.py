@@ -125,7 +125,7 @@ def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID
     if request.conversation_id:
         generation = _continue(principal, request, request.conversation_id, key)
     else:
-        model = find_model(request.model)
+        model = find_model(request.model, principal.user)
         _require_worker(model.name)
         generation = complete(
             principal=principal,

@@ -18,7 +18,7 @@ from billing.text import clean
 from billing.usage_api import usage_of
 from conversations.http import parse_object
 from inference.models import Generation, ServedModel
-from inference.operations import cancel
+from inference.operations import cancel, models_for
 
 View = Callable[..., dict[str, Any] | HttpResponse]
 
@@ -59,12 +59,11 @@ def _no_such_path(user: User, request: HttpRequest, **_: Any) -> dict[str, Any]:
 
 
 def _models(user: User, request: HttpRequest) -> dict[str, Any]:
-    found = ServedModel.objects.filter(is_enabled=True)
-    return {"object": "list", "data": [model_object(model) for model in found]}
+    return {"object": "list", "data": [model_object(model) for model in models_for(user)]}
 
 
 def _model(user: User, request: HttpRequest, name: str) -> dict[str, Any]:
-    found = ServedModel.objects.filter(is_enabled=True, name=clean(name, "model")).first()
+    found = models_for(user).filter(name=clean(name, "model")).first()
     if found is None:
         raise Refusal("model_not_found", "There is no such model.", status=404, param="model")
     return model_object(found)

@@ -100,7 +100,7 @@ def keys(request: HttpRequest) -> HttpResponse:
 def _curl(request: HttpRequest, secret: str) -> str:
     """A line to paste into a shell."""
     try:
-        model = find_model(None).name
+        model = find_model(None, _person(request)).name
     except Refusal:
         model = "MODEL"
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
