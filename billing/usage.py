@@ -71,6 +71,13 @@ def total(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
+def costs_of(generations: Iterable[UUID | None]) -> dict[UUID | None, int]:
+    """What each of these cost, corrections included, in micro-units; None and those that have not ended are missing."""
+    known = [generation for generation in generations if generation]
+    rows = LedgerEntry.objects.filter(generation_id__in=known).values_list("generation_id")
+    return dict(rows.annotate(cost=Sum("cost_micro")))
+
+
 def with_names(query: UsageQuery, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the names of their keys and members; None where an account or key is gone."""
     if "key" in query.by:

@@ -4,13 +4,13 @@ import datetime
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import F
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.errors import Refusal
 from billing.text import clean
+from billing.usage import costs_of
 from billing.views import ApiView, rendered
 from conversations import operations
 from conversations.choices import models_with_state
@@ -108,14 +108,13 @@ class MessagesView(ApiView):
         """All messages, oldest first; `parent` makes them a tree."""
         conversation = operations.owned(self.user, conversation_id)
         size = page_size(request.query_params.get("limit"), default=200, most=500)
-        rows = conversation.messages.annotate(
-            generation_status=F("generation__status"), generation_end=F("generation__finish_reason")
-        )
+        rows = conversation.messages.select_related("generation").defer("generation__prompt", "generation__text")
         found = list(after(rows, "created_at", _cursor(request), newest_first=False)[: size + 1])
         page = found[:size]
+        costs = costs_of(row.generation_id for row in page)
         return rendered(
             MessagesOut(
-                items=[MessageOut.of(row, row.generation_status, row.generation_end) for row in page],
+                items=[MessageOut.of(row, row.generation, costs.get(row.generation_id)) for row in page],
                 next_cursor=_next(found, size, page[-1].created_at, page[-1].pk) if page else None,
             )
         )

@@ -1,6 +1,6 @@
 /** Entry: wires the page's events to the chat, the sidebar and the keys. One listener each, on the document. */
 import htmx from "htmx.org/dist/htmx.esm.js";
-import { act } from "./actions.js";
+import { act, copyBeside } from "./actions.js";
 import { csrfToken } from "./api.js";
 import { Chat } from "./chat.js";
 import * as chatlist from "./chatlist.js";
@@ -27,6 +27,7 @@ const clicks = {
   "[data-close-sidebar], #scrim": sidebar.closeDrawer,
   "[data-chat-menu]": sidebar.openMenu,
   "#chat-menu [data-act]": (/** @type {HTMLElement} */ item) => sidebar.menuAct(item.dataset.act ?? ""),
+  "[data-copy]": copyBeside,
   "[data-toggle-archive]": sidebar.toggleArchive,
   "[data-open-keys]": () => /** @type {HTMLDialogElement} */ (document.getElementById("keys-dialog")).showModal(),
 };

@@ -24,7 +24,15 @@ function escape(/** @type {KeyboardEvent} */ event, /** @type {import("./chat.js
   const renaming = /** @type {HTMLFormElement | null} */ (target.closest("[data-rename]"));
   if (document.querySelector("dialog[open]")) return;
   if (renaming) sidebar.endRenaming(renaming, false);
-  else if (!sidebar.closeMenu() && !closeDetails() && !sidebar.closeDrawer() && chat?.isRunning) chat.stop();
+  else if (!sidebar.closeMenu() && !closeDetails() && !closeTip() && !sidebar.closeDrawer() && chat?.isRunning) chat.stop();
+}
+
+/** A tip that CSS shows stays away until it is pointed at, or focused, anew. */
+function closeTip() {
+  const tip = document.querySelector(".info:not([data-off]):is(:hover, :focus-within)");
+  tip?.setAttribute("data-off", "");
+  for (const left of ["pointerleave", "focusout"]) tip?.addEventListener(left, () => tip.removeAttribute("data-off"), { once: true });
+  return Boolean(tip);
 }
 
 function closeDetails() {
