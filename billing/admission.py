@@ -13,8 +13,7 @@ from billing.errors import Refusal
 from billing.limits import Allowed, Refused, Window, WindowState, by_span, ceiling, headers, refused
 from billing.models import Plan
 from billing.operations import Principal
-from billing.plans import better_plan
-from billing.rules import rules_for
+from billing.rules import better_plan, rules_for
 
 NEVER = -1  # scripts.ADMIT's word for a wait without end
 
@@ -139,7 +138,7 @@ def _refusal(found: Refused, states: tuple[WindowState, ...], plan: Plan) -> Ref
     facts = dict(found.extra)
     offer = better_plan(plan, found.window)
     if offer:
-        facts["next_plan"] = {"name": offer.plan, "amount": offer.amount}
+        facts["next_plan"] = {"name": offer.plan, "amount": offer.amount(found.window)}
     if "renews_at" in facts:
         facts["renews_at"] = datetime.fromtimestamp(facts["renews_at"], UTC).isoformat()
     return Refusal(

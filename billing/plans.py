@@ -1,13 +1,11 @@
-"""Acts on who is on which plan; which one gives more."""
+"""Acts on who is on which plan."""
 
 import datetime
-from dataclasses import dataclass
 
 from django.db import transaction
 from django.utils import timezone
 
 from billing.errors import Refusal
-from billing.limits import Window
 from billing.models import Plan, PlanChange, PlanOverride, User
 
 
@@ -32,33 +30,3 @@ def override_plan(*, user: User, plan: Plan, until: datetime.datetime, changed_b
 def record(*, user: User, plan: str, changed_by: str, until: datetime.datetime | None = None) -> None:
     """Write a change of plan into its history; inside the transaction that makes it."""
     PlanChange.objects.create(user_id=user.pk, plan=plan, until=until, changed_by=changed_by)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What another plan gives where this one's window is used up; `amount` None: as much as one likes."""
-
-    plan: str
-    amount: int | None
-
-
-def better_plan(plan: Plan, window: Window) -> Offer | None:
-    """The next plan above that is offered and gives more in a person's window of this kind and length."""
-    if window.holder != "user":
-        return None
-    above = (
-        Plan.objects.filter(band__gt=plan.band, is_offered=True).order_by("band", "slug").prefetch_related("windows")
-    )
-    for candidate in above:
-        amount = _amount(candidate, window)
-        if amount is None or amount > window.amount:
-            return Offer(candidate.name, amount)
-    return None
-
-
-def _amount(plan: Plan, window: Window) -> int | None:
-    """What the plan allows in such a window; None: it has no such window."""
-    amounts = [row.amount for row in plan.windows.all() if (row.kind, row.seconds) == (window.kind, window.seconds)]
-    if plan.requests_per_minute and (window.kind, window.seconds) == ("requests", 60):
-        amounts.append(plan.requests_per_minute)
-    return min(amounts, default=None)

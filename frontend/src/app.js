@@ -6,6 +6,7 @@ import { Chat } from "./chat.js";
 import * as chatlist from "./chatlist.js";
 import { key } from "./keys.js";
 import * as sidebar from "./sidebar.js";
+import { placeTip } from "./tips.js";
 
 /** @type {Chat | null} */
 let chat = null;
@@ -60,6 +61,7 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("keydown", (event) => key(event, chat));
+for (const reached of ["pointerover", "focusin"]) document.addEventListener(reached, placeTip);
 document.addEventListener("focusout", (event) => {
   const form = /** @type {HTMLFormElement | null} */ (/** @type {Element} */ (event.target).closest("[data-rename]"));
   if (form?.isConnected) sidebar.endRenaming(form, true);

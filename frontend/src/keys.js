@@ -1,5 +1,6 @@
 /** The keyboard, wherever the focus is. The list of keys is in templates/chat/_dialogs.html. */
 import * as sidebar from "./sidebar.js";
+import { closeTip } from "./tips.js";
 
 /** @param {KeyboardEvent} event @param {import("./chat.js").Chat | null} chat */
 export function key(event, chat) {
@@ -25,14 +26,6 @@ function escape(/** @type {KeyboardEvent} */ event, /** @type {import("./chat.js
   if (document.querySelector("dialog[open]")) return;
   if (renaming) sidebar.endRenaming(renaming, false);
   else if (!sidebar.closeMenu() && !closeDetails() && !closeTip() && !sidebar.closeDrawer() && chat?.isRunning) chat.stop();
-}
-
-/** A tip that CSS shows stays away until it is pointed at, or focused, anew. */
-function closeTip() {
-  const tip = document.querySelector(".info:not([data-off]):is(:hover, :focus-within)");
-  tip?.setAttribute("data-off", "");
-  for (const left of ["pointerleave", "focusout"]) tip?.addEventListener(left, () => tip.removeAttribute("data-off"), { once: true });
-  return Boolean(tip);
 }
 
 function closeDetails() {

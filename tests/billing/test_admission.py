@@ -7,6 +7,7 @@ import pytest
 from billing import admission, counters
 from billing.models import ApiKey, KeyWindow, OrganizationWindow, Plan, PlanWindow, User
 from billing.operations import Principal, issue_key
+from billing.rules import forget_rules
 from tests.billing.limits import admit, only_windows, refusal_of, settle, used
 
 
@@ -147,8 +148,10 @@ def test_a_refusal_names_the_next_plan_that_gives_more(user: User) -> None:
     assert (refused.extra["limit_kind"], refused.extra["next_plan"]) == ("requests", {"name": "Pro", "amount": 50})
     assert refused.openai_body()["error"]["next_plan"] == {"name": "Pro", "amount": 50}
     Plan.objects.filter(slug="pro").update(is_offered=False)
+    forget_rules()
     assert refusal_of(user, 10).extra["next_plan"] == {"name": "Unlimited", "amount": None}
     Plan.objects.filter(slug="unlimited").update(is_offered=False)
+    forget_rules()
     assert "next_plan" not in refusal_of(user, 10).extra
 
 

@@ -144,8 +144,9 @@ def test_tokens_and_cost_of_an_answer(open_page, person: Person, options: dict[s
     expect(tip).to_contain_text(f"{done.prompt_tokens} tokens")
     expect(tip).to_contain_text(re.compile(rf"Answer\s+{done.completion_tokens} tokens"))
     expect(tip).to_contain_text(wording.money(10 * done.completion_tokens))
-    box, width = tip.bounding_box(), chat.page.viewport_size
-    assert box and width and box["x"] >= 0 and box["x"] + box["width"] <= width["width"]
+    box, room = tip.bounding_box(), chat.page.locator("[data-scroll]").bounding_box()
+    assert box and room and box["x"] >= room["x"] and box["x"] + box["width"] <= room["x"] + room["width"]
+    assert box["y"] >= room["y"] and box["y"] + box["height"] <= room["y"] + room["height"]
     assert problems(chat.page) == []
     chat.page.keyboard.press("Escape")
     expect(tip).to_be_hidden()
