@@ -3,16 +3,14 @@ import { Failed } from "./api.js";
 import { limitWords } from "./limits.js";
 import { word } from "./words.js";
 
-const LOGGED_OUT = ["not_authenticated", "permission_denied", "invalid_api_key"]; // no session, or no CSRF token of it
-
 /** Of the chat that is shown. */
 function page() {
   return /** @type {HTMLElement | null} */ (document.querySelector("[data-chat]"))?.dataset ?? {};
 }
 
-/** @param {Failed} error */
+/** No session, or a CSRF token of an earlier one. @param {Failed} error */
 function isLoggedOut(error) {
-  return error.status === 401 || (error.status === 403 && LOGGED_OUT.includes(error.code));
+  return error.status === 401 || error.code === "permission_denied";
 }
 
 /** Whether the same once more may go well. @param {Failed} error */
