@@ -151,7 +151,7 @@ class UserAdmin(SetPlanMixin, UserAdminBase):
     list_select_related = ("plan", "organization")
     search_fields = ("email", "organization__name", "=id")
     ordering = ("email",)
-    autocomplete_fields = ("organization",)
+    autocomplete_fields = ("organization", "owner_of")
     readonly_fields = (
         "id",
         "organization_link",
@@ -164,7 +164,22 @@ class UserAdmin(SetPlanMixin, UserAdminBase):
     )
     inlines = (OverrideInline,)
     fieldsets = (
-        (None, {"fields": ("id", "email", "password", "organization", "plan", "plan_is_own", "theme", "time_zone")}),
+        (
+            None,
+            {
+                "fields": (
+                    "id",
+                    "email",
+                    "password",
+                    "organization",
+                    "owner_of",
+                    "plan",
+                    "plan_is_own",
+                    "theme",
+                    "time_zone",
+                )
+            },
+        ),
         ("Rights", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
         ("Dates", {"fields": ("date_joined", "last_login")}),
         ("Related", {"fields": ("organization_link", "keys", "usage", "ledger", "plan_history")}),

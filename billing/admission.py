@@ -11,8 +11,9 @@ from billing import counters
 from billing.counters import Subjects
 from billing.errors import Refusal
 from billing.limits import Allowed, Refused, Window, WindowState, by_span, ceiling, headers, refused
+from billing.models import Plan
 from billing.operations import Principal
-from billing.rules import rules_for
+from billing.rules import better_plan, rules_for
 
 NEVER = -1  # scripts.ADMIT's word for a wait without end
 
@@ -44,7 +45,7 @@ def admit(*, generation_id: UUID, principal: Principal, prompt_tokens: int, room
     answer = counters.reserve(query)
     states = _states(spans, answer["states"])
     if answer["is"] == "refused":
-        raise _refusal(_refused(spans, answer), states)
+        raise _refusal(_refused(spans, answer), states, plan)
     if answer["is"] == "busy":
         said = f"Your plan runs {plan.max_concurrent} answers at a time; wait for one to end."
         raise Refusal("too_many_generations", said, status=429, retry_after=5, limit_headers=headers(states))
@@ -133,8 +134,11 @@ def _refused(spans: list[Span], answer: dict[str, Any]) -> Refused:
     return refused(state, wait, answer["at"] / 1000, is_pending=bool(answer["pending"]))
 
 
-def _refusal(found: Refused, states: tuple[WindowState, ...]) -> Refusal:
+def _refusal(found: Refused, states: tuple[WindowState, ...], plan: Plan) -> Refusal:
     facts = dict(found.extra)
+    offer = better_plan(plan, found.window)
+    if offer:
+        facts["next_plan"] = {"name": offer.plan, "amount": offer.amount(found.window)}
     if "renews_at" in facts:
         facts["renews_at"] = datetime.fromtimestamp(facts["renews_at"], UTC).isoformat()
     return Refusal(

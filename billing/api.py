@@ -1,12 +1,10 @@
-"""The native API's part about oneself: account, keys, usage."""
+"""The native API's part about oneself: account, keys, limits. Usage is in billing.usage_api."""
 
 import datetime
-from typing import ClassVar
 from uuid import UUID
 
-from django.http import HttpResponse, HttpResponseBase
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from pydantic import BaseModel, ConfigDict
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,11 +12,9 @@ from rest_framework.response import Response
 from billing import schema  # noqa: F401 - registers with drf-spectacular
 from billing.admission import states_for
 from billing.bodies import Body
-from billing.errors import Refusal
 from billing.limits import WindowState
 from billing.operations import issue_key, revoke_key
 from billing.text import clean
-from billing.usage import SUMS, as_csv, groups, period, summed
 from billing.views import ApiView, rendered
 
 
@@ -66,19 +62,6 @@ class KeysOut(BaseModel):
     items: list[KeyOut]
 
 
-class SumOut(BaseModel):
-    """Sums of one group; what was not grouped by is left out. Money in micro-units of the operator's currency."""
-
-    day: datetime.date | None = None
-    model: str | None = None
-    key: UUID | None = None
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost_micro: int
-
-
 class LimitOut(BaseModel):
     """One window. `used` counts running answers with what they may still write; `renews_at`: when some of it is back,
     `renewed_at`: when all of it is; null while nothing is used."""
@@ -112,12 +95,6 @@ class LimitOut(BaseModel):
 class LimitsOut(BaseModel):
     plan: PlanOut
     items: list[LimitOut]
-
-
-class UsageOut(BaseModel):
-    first: datetime.date
-    last: datetime.date
-    items: list[SumOut]
 
 
 class MeView(ApiView):
@@ -164,32 +141,3 @@ class LimitsView(ApiView):
         states, now = states_for(self.principal), timezone.now()
         items = [LimitOut.of(state, now) for state in states]
         return rendered(LimitsOut(plan=PlanOut.model_validate(self.user.current_plan), items=items))
-
-
-class UsageView(ApiView):
-    DAYS: ClassVar = [
-        OpenApiParameter("from", datetime.date, description="First day (UTC); default: 30 days up to `to`."),
-        OpenApiParameter("to", datetime.date, description="Last day (UTC); default: today."),
-        OpenApiParameter(
-            "group", str, description="Of `day`, `model`, `key`, separated by commas; default: day,model."
-        ),
-        OpenApiParameter("as", str, enum=["json", "csv"], description="`csv`: the sums as a file."),
-    ]
-
-    @extend_schema(parameters=DAYS, responses=UsageOut)
-    def get(self, request: Request) -> HttpResponseBase:
-        """What you used. Deleting a chat changes nothing here."""
-        query = request.query_params
-        first, last = period(query.get("from"), query.get("to"), timezone.now().date())
-        by = groups(query.get("group"))
-        if query.get("as", "json") not in ("json", "csv"):
-            raise Refusal("invalid_request", "as is json or csv.", param="as")
-        rows = summed(user_id=self.user.pk, first=first, last=last, by=by)
-        if query.get("as") == "csv":
-            named = {"Content-Disposition": f'attachment; filename="usage-{first}-{last}.csv"'}
-            return HttpResponse(as_csv(rows, by), content_type="text/csv; charset=utf-8", headers=named)
-        body = UsageOut(first=first, last=last, items=[SumOut(**row) for row in rows])
-        grouped = {*by, *SUMS}
-        return Response(
-            body.model_dump(mode="json", include={"first": True, "last": True, "items": {"__all__": grouped}})
-        )

@@ -62,14 +62,14 @@ class Allowed:
 class Refused:
     """Not now: a code, words for people, and seconds after which to try again (None: never so).
 
-    `extra`: machine-readable facts; `states`: of all windows that were asked.
+    `extra`: machine-readable facts; `window`: the one that refuses.
     """
 
     reason: str
     message: str
     retry_after: float | None
     extra: dict[str, Any]
-    states: tuple[WindowState, ...] = ()
+    window: Window
 
 
 def span_name(seconds: int) -> str:
@@ -102,18 +102,18 @@ def refused(state: WindowState, wait_s: float | None, now_s: float, *, is_pendin
     window = state.window
     whose, name = _WHOSE[window.holder], span_name(window.seconds).replace("_", " ")
     facts: dict[str, Any] = {
-        "limit": window.name, "limit_of": window.holder, "amount": window.amount, "used": state.used,
-        "window_seconds": window.seconds,
+        "limit": window.name, "limit_of": window.holder, "limit_kind": window.kind, "amount": window.amount,
+        "used": state.used, "window_seconds": window.seconds,
     }  # fmt: skip
     if wait_s is None:
         said = f"This is more than {whose.lower()} limit of {window.amount:,} {window.kind} per {name} ever allows."
-        return Refused(f"{window.name}_too_small", said, None, facts)
+        return Refused(f"{window.name}_too_small", said, None, facts, window)
     facts |= {"renews_at": round(now_s + wait_s, 3), "renews_in": round(wait_s, 3)}
     said = f"{whose} {window.amount:,} {window.kind} per {name} are used up; they renew in {in_words(wait_s)}."
     if is_pending:
         said += " Some may come back as running answers end."
     retry = min(wait_s, PENDING_RETRY_S) if is_pending and window.kind == "tokens" else wait_s
-    return Refused(f"{window.name}_used_up", said, round(retry, 3), facts)
+    return Refused(f"{window.name}_used_up", said, round(retry, 3), facts, window)
 
 
 PENDING_RETRY_S = 5.0

@@ -41,6 +41,9 @@ class Plan(models.Model):
     slug = models.SlugField(unique=True)
     name = models.CharField(max_length=64)
     is_default = models.BooleanField(default=False, help_text=_("Given to new users."))
+    is_offered = models.BooleanField(
+        default=True, help_text=_("Named to people on a lower band who have used up what their plan gives.")
+    )
     band = models.SmallIntegerField(default=0, help_text=_("Priority band; a higher one is served first."))
     reserved_share = models.FloatField(
         default=0,
@@ -189,6 +192,14 @@ class User(AbstractBaseUser, PermissionsMixin):
         help_text=_("Kept in lower case: addresses that differ in case only are one."),
     )
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
+    owner_of = models.ForeignKey(
+        Organization,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="owners",
+        help_text=_("Sees what its members use, while a member of it."),
+    )
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="users")
     plan_is_own = models.BooleanField(default=False, help_text=_("Holds even where the organization has another plan."))
     theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
@@ -229,6 +240,11 @@ class User(AbstractBaseUser, PermissionsMixin):
     @cached_property
     def _override(self) -> PlanOverride | None:
         return getattr(self, "override", None)  # Django asks again and again where there is none
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether they see the usage of their organization; who was moved to another one is not its owner."""
+        return self.owner_of_id is not None and self.owner_of_id == self.organization_id
 
     @property
     def zone(self) -> zoneinfo.ZoneInfo:

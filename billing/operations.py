@@ -38,11 +38,14 @@ def create_user(*, email: str, password: str, is_superuser: bool = False) -> Use
 
 
 def enroll(user: User) -> User:
-    """Save a new user in an organization of their own, on the default plan. Raises Refusal (email_taken)."""
+    """Save a new user, as the owner of an organization of their own, on the default plan.
+
+    Raises Refusal (email_taken).
+    """
     user.email, user.plan = user.email.lower(), default_plan()
     try:
         with transaction.atomic():
-            user.organization = Organization.objects.create(name=user.email)
+            user.organization = user.owner_of = Organization.objects.create(name=user.email)
             user.save(force_insert=True)
     except IntegrityError:
         raise Refusal("email_taken", "There is an account with this address.", param="email") from None

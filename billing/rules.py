@@ -1,4 +1,4 @@
-"""Which windows and models hold for whom: read from the database, kept in the process for a few seconds."""
+"""Which windows and models hold for whom, and which plan gives more: read from the database, kept for a few seconds."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -67,9 +67,51 @@ def _read(plan: Plan, organization_id: UUID, api_key_id: UUID | None) -> Rules:
     return Rules(tuple(windows), frozenset(names))
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A plan that may be named to people; `amounts`: of its windows, by kind and seconds."""
+
+    plan: str
+    band: int
+    amounts: dict[tuple[str, int], int]
+
+    def amount(self, window: Window) -> int | None:
+        """What it allows in such a window; None: it has none."""
+        return self.amounts.get((window.kind, window.seconds))
+
+
+_offers: list[tuple[float, list[Offer]]] = []
+
+
+def better_plan(plan: Plan, window: Window) -> Offer | None:
+    """The next plan above this one that is offered and gives more in a person's window of this kind and length."""
+    if window.holder != "user":
+        return None
+    if not _offers or _offers[0][0] <= monotonic():
+        _offers[:] = [(monotonic() + KEPT_S, _read_offers())]
+    for offer in _offers[0][1]:
+        amount = offer.amount(window)
+        if offer.band > plan.band and (amount is None or amount > window.amount):
+            return offer
+    return None
+
+
+def _read_offers() -> list[Offer]:
+    """From the lowest band on."""
+    found = []
+    for plan in Plan.objects.filter(is_offered=True).order_by("band", "slug").prefetch_related("windows"):
+        amounts = {(row.kind, row.seconds): row.amount for row in plan.windows.all()}
+        if plan.requests_per_minute:
+            minute = ("requests", 60)
+            amounts[minute] = min(plan.requests_per_minute, amounts.get(minute, plan.requests_per_minute))
+        found.append(Offer(plan.name, plan.band, amounts))
+    return found
+
+
 def forget_rules(**_: Any) -> None:
     """This process reads them anew; others do within KEPT_S."""
     _kept.clear()
+    _offers.clear()
 
 
 for model in (Plan, PlanWindow, OrganizationWindow, KeyWindow):

@@ -317,6 +317,13 @@ HEARTBEAT_S = env.seconds("HEARTBEAT", 15, "Seconds between comments on a silent
 STREAM_BUFFER_BYTES = env.integer("STREAM_BUFFER", 65_536, "Unsent bytes of one reader before its frames merge")
 DEFAULT_SYSTEM_PROMPT = env.text("SYSTEM_PROMPT", "You are a helpful assistant.", "System prompt of new conversations")
 
+# -- money ----------------------------------------------------------------------------------------------
+
+CURRENCY = env.text("CURRENCY", "USD", "Currency of the prices, as it stands behind an amount")
+UPGRADE_URL = env.text(
+    "UPGRADE_URL", "", "Page (or mailto:) where people get a larger plan; empty: none, and it is not offered"
+)
+
 # -- the API ------------------------------------------------------------------------------------------
 
 REST_FRAMEWORK = {

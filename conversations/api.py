@@ -4,16 +4,16 @@ import datetime
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef
-from django.db.models.functions import Now
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.errors import Refusal
 from billing.text import clean
+from billing.usage import costs_of
 from billing.views import ApiView, rendered
 from conversations import operations
+from conversations.choices import models_with_state
 from conversations.pages import Cursor, after, page_size
 from conversations.schemas import (
     CancelledOut,
@@ -32,7 +32,6 @@ from conversations.schemas import (
     SendBody,
     SentOut,
 )
-from inference.models import ServedModel, Worker
 
 CURSOR = OpenApiParameter("cursor", str, description="`next_cursor` of the page before.")
 LIMIT = OpenApiParameter("limit", int, description="Items on a page.")
@@ -109,14 +108,13 @@ class MessagesView(ApiView):
         """All messages, oldest first; `parent` makes them a tree."""
         conversation = operations.owned(self.user, conversation_id)
         size = page_size(request.query_params.get("limit"), default=200, most=500)
-        rows = conversation.messages.annotate(
-            generation_status=F("generation__status"), generation_end=F("generation__finish_reason")
-        )
+        rows = conversation.messages.select_related("generation").defer("generation__prompt", "generation__text")
         found = list(after(rows, "created_at", _cursor(request), newest_first=False)[: size + 1])
         page = found[:size]
+        costs = costs_of(row.generation_id for row in page)
         return rendered(
             MessagesOut(
-                items=[MessageOut.of(row, row.generation_status, row.generation_end) for row in page],
+                items=[MessageOut.of(row, row.generation, costs.get(row.generation_id)) for row in page],
                 next_cursor=_next(found, size, page[-1].created_at, page[-1].pk) if page else None,
             )
         )
@@ -183,9 +181,8 @@ class CancelView(ApiView):
 class ModelsView(ApiView):
     @extend_schema(responses=ModelsOut)
     def get(self, request: Request) -> Response:
-        """The models to choose from."""
-        ready = Worker.objects.filter(model=OuterRef("pk"), state=Worker.State.READY, lease_until__gt=Now())
-        models = ServedModel.objects.filter(is_enabled=True).annotate(is_ready=Exists(ready))
+        """The models that your plan includes."""
+        models = models_with_state(self.user)
         return rendered(ModelsOut(items=[ModelOut.model_validate(model) for model in models]))
 
 

@@ -75,8 +75,8 @@ class Begun:
         return {
             "event": "accepted",
             "generation": str(self.sent.generation.pk),
-            "user_message": MessageOut.of(question, None, None).model_dump(mode="json"),
-            "assistant_message": MessageOut.of(answer, self.sent.generation.status, None).model_dump(mode="json"),
+            "user_message": MessageOut.of(question, None).model_dump(mode="json"),
+            "assistant_message": MessageOut.of(answer, self.sent.generation).model_dump(mode="json"),
         }
 
 

@@ -49,7 +49,7 @@ def ask_for_title(conversation_id: UUID) -> bool:
     if conversation is None or exchange is None:
         return False
     try:
-        model = find_model(conversation.model_version)
+        model = find_model(conversation.model_version, conversation.user)
         prompt = load_template(model.name).encode(titles.turns(*exchange))
     except (Refusal, ModelFilesMissing, TemplateRefused) as error:
         log.info("no title for %s: %s", conversation_id, error)

@@ -133,7 +133,7 @@ def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID
     if request.conversation_id:
         generation = _continue(principal, request, request.conversation_id, key)
     else:
-        model = find_model(request.model)
+        model = find_model(request.model, principal.user)
         _require_worker(principal, model)
         asked = Call(principal, request.turns, model, request.sampling(), request.asked(), key)
         generation = complete(asked, generation_id)

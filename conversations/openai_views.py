@@ -1,34 +1,30 @@
 """The rest of /v1: models, usage, cancel. API keys only; refusals in OpenAI's shape."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from functools import wraps
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, F, Q, Sum
-from django.db.models.functions import TruncDate
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
-from django.utils import timezone
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from billing.admission import limit_headers
 from billing.authentication import key_principal, unauthenticated
 from billing.errors import Refusal, not_found
-from billing.models import LedgerEntry, User
+from billing.models import User
 from billing.operations import Principal
 from billing.text import clean
+from billing.usage_api import usage_of
 from conversations.http import parse_object
 from inference.models import Generation, ServedModel
-from inference.operations import cancel
+from inference.operations import cancel, models_for
 
-MOST_DAYS = 366
-View = Callable[..., dict[str, Any]]
+View = Callable[..., dict[str, Any] | HttpResponse]
 
 
 def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
-    """A Django view from one function per method (`GET=…`), each (user, request, …) → the response's body."""
+    """A Django view from one function per method (`GET=…`), each (user, request, …) → the body, or a response."""
 
     @csrf_exempt  # no cookie is ever read here
     @wraps(next(iter(views.values())))
@@ -40,7 +36,11 @@ def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
                 raise Refusal("method_not_allowed", f"{request.method} is not possible here.", status=405)
             principal = _principal(request)
             limits = limit_headers(principal)
-            return JsonResponse(work(principal.user, request, **kwargs), headers=limits)
+            answer = work(principal.user, request, **kwargs)
+            response = answer if isinstance(answer, HttpResponse) else JsonResponse(answer)
+            for name, value in limits.items():
+                response[name] = value
+            return response
         except Refusal as refusal:
             headers = limits | refusal.headers() | ({"Allow": ", ".join(views)} if refusal.status == 405 else {})
             return JsonResponse(refusal.openai_body(), status=refusal.status, headers=headers)
@@ -59,12 +59,11 @@ def _no_such_path(user: User, request: HttpRequest, **_: Any) -> dict[str, Any]:
 
 
 def _models(user: User, request: HttpRequest) -> dict[str, Any]:
-    found = ServedModel.objects.filter(is_enabled=True)
-    return {"object": "list", "data": [model_object(model) for model in found]}
+    return {"object": "list", "data": [model_object(model) for model in models_for(user)]}
 
 
 def _model(user: User, request: HttpRequest, name: str) -> dict[str, Any]:
-    found = ServedModel.objects.filter(is_enabled=True, name=clean(name, "model")).first()
+    found = models_for(user).filter(name=clean(name, "model")).first()
     if found is None:
         raise Refusal("model_not_found", "There is no such model.", status=404, param="model")
     return model_object(found)
@@ -84,27 +83,9 @@ def model_object(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _usage(user: User, request: HttpRequest) -> dict[str, Any]:
-    """Sums by day (UTC) of the last ?days=30, from the ledger; days without use are left out."""
-    text = request.GET.get("days", "30")
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:4]) <= MOST_DAYS):
-        raise Refusal("invalid_request", f"days is a number from 1 to {MOST_DAYS}.", param="days")
-    first_day = timezone.now().date() - timedelta(days=int(text[:4]) - 1)
-    days = (
-        LedgerEntry.objects.filter(user_id=user.pk, created_at__date__gte=first_day)
-        .annotate(date=TruncDate("created_at"))
-        .values("date")
-        .annotate(
-            requests=Count("pk", filter=Q(kind="usage")),
-            prompt_tokens=Sum("prompt_tokens"),
-            cached_tokens=Sum("cached_tokens"),
-            completion_tokens=Sum("completion_tokens"),
-            cost_micro=Sum("cost_micro"),
-        )
-        .annotate(total_tokens=F("prompt_tokens") + F("completion_tokens"))
-        .order_by("date")
-    )
-    return {"object": "list", "data": list(days)}
+def _usage(user: User, request: HttpRequest) -> dict[str, Any] | HttpResponse:
+    answer = usage_of(user, request.GET, request.headers.get("Accept", ""), items="data")
+    return answer if isinstance(answer, HttpResponse) else {"object": "list", **answer}
 
 
 def _cancel(user: User, request: HttpRequest, request_id: UUID) -> dict[str, Any]:

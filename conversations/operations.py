@@ -53,7 +53,7 @@ def start(
         id=conversation_id or uuid4(),
         user=user,
         title=clean(title, "title", longest=TITLE_LENGTH).strip(),
-        model_version=_model(model).name,
+        model_version=_model(user, model).name,
         system_prompt=_system_prompt(settings.DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt),
     )
     try:
@@ -92,7 +92,7 @@ def send(
         Ask(
             principal=principal,
             conversation=conversation,
-            model=_model(model or conversation.model_version),
+            model=_model(principal.user, model or conversation.model_version),
             sampling=sampling,
             asked=asked,
             place=Place.UNDER if parent else Place.NEWEST,
@@ -127,7 +127,7 @@ def edit(
         Ask(
             principal=principal,
             conversation=conversation,
-            model=_model(model or conversation.model_version),
+            model=_model(principal.user, model or conversation.model_version),
             sampling=sampling,
             asked=asked,
             place=Place.UNDER,
@@ -162,7 +162,7 @@ def regenerate(
         Ask(
             principal=principal,
             conversation=conversation,
-            model=_model(model or conversation.model_version),
+            model=_model(principal.user, model or conversation.model_version),
             sampling=sampling,
             asked=asked,
             place=Place.ANSWER,
@@ -192,7 +192,7 @@ def update(
     if is_archived is not None:
         conversation.is_archived = is_archived
     if model is not None:
-        conversation.model_version = _model(model, "model_version").name
+        conversation.model_version = _model(user, model, "model_version").name
     if system_prompt is not None:
         conversation.system_prompt = _system_prompt(system_prompt)
     fields = {
@@ -286,8 +286,8 @@ def _key(chosen: UUID | None) -> str | None:
     return str(chosen) if chosen else None
 
 
-def _model(name: str | None, param: str = "model") -> ServedModel:
-    return find_model(name if name is None else clean(name, param))
+def _model(user: User, name: str | None, param: str = "model") -> ServedModel:
+    return find_model(name if name is None else clean(name, param), user)
 
 
 def _content(text: str) -> str:

@@ -7,9 +7,11 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Strict
 
 from billing.bodies import Body
+from billing.usage import costs_of
 from conversations.models import Message
 from conversations.operations import Sent
 from conversations.sampling import SamplingFields
+from inference.endings import usage_of
 from inference.models import Generation
 
 Id = Annotated[UUID, Strict(False)]  # JSON has no UUIDs
@@ -83,8 +85,31 @@ class ConversationsOut(BaseModel):
     next_cursor: str | None
 
 
+class MessageUsage(BaseModel):
+    """Tokens of an answer, cached ones as part of the prompt's. `cost_micro`: in micro-units of the operator's
+    currency."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cost_micro: int | None
+
+    @classmethod
+    def of(cls, generation: Generation, cost_micro: int | None) -> "MessageUsage":
+        usage = usage_of(generation)
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            cost_micro=cost_micro,
+        )
+
+
 class MessageOut(BaseModel):
-    """`status` is WAITING or RUNNING while an answer is being written; `finish_reason` is null until it has ended.
+    """`status` is WAITING or RUNNING while an answer is being written; `finish_reason` and `usage` are null until it
+    has ended. `renews_at`: when the limit that cut it short renews.
 
     `omitted_turns`: older turns that did not fit the model's context for this answer. `instead_of`: the model that was
     asked for, where `model` stood in for it.
@@ -101,26 +126,31 @@ class MessageOut(BaseModel):
     omitted_turns: int
     generation: UUID | None
     status: str | None
+    usage: MessageUsage | None
+    renews_at: datetime.datetime | None
     created_at: datetime.datetime
 
     @classmethod
-    def of(cls, message: Message, status: str | None, finish_reason: str | None) -> "MessageOut":
-        """`status` and `finish_reason` are the generation's: its row is the truth about how an answer ended."""
+    def of(cls, message: Message, generation: Generation | None, cost_micro: int | None = None) -> "MessageOut":
+        """The generation's row is the truth about how an answer ended."""
         is_answer = message.sender_role == Message.Role.ASSISTANT
-        is_open = status in Generation.OPEN
-        ended = message.finish_reason or finish_reason or ("error" if is_answer else None)
+        is_open = generation is not None and generation.is_open
+        end = generation.finish_reason if generation else None
+        ended = None if is_open else message.finish_reason or end or ("error" if is_answer else None)
         return cls(
             id=message.pk,
             parent=message.parent_id,
             sender_role=message.sender_role,
             content=message.content,
             token_count=message.token_count,
-            finish_reason=None if is_open else ended,
+            finish_reason=ended,
             model=message.model,
             instead_of=message.instead_of or None,
             omitted_turns=message.omitted_turns,
             generation=message.generation_id,
-            status=status if is_open else None,
+            status=generation.status if generation and is_open else None,
+            usage=MessageUsage.of(generation, cost_micro) if generation and not is_open else None,
+            renews_at=generation.renews_at if generation and ended == "limit_reached" else None,
             created_at=message.created_at,
         )
 
@@ -167,10 +197,10 @@ class SentOut(BaseModel):
 
     @classmethod
     def of(cls, sent: Sent) -> "SentOut":
-        status, reason = sent.generation.status, sent.generation.finish_reason
+        cost = costs_of([sent.generation.pk]).get(sent.generation.pk) if not sent.generation.is_open else None
         return cls(
-            user_message=MessageOut.of(sent.user_message, None, None),
-            assistant_message=MessageOut.of(sent.assistant_message, status, reason),
+            user_message=MessageOut.of(sent.user_message, None),
+            assistant_message=MessageOut.of(sent.assistant_message, sent.generation, cost),
             generation=GenerationOut.of(sent.generation),
         )
 

@@ -23,6 +23,7 @@ from conversations import operations
 from inference.operations import find_model
 
 QUESTION = "Why is the sky blue?"
+NEW_KEY = "new_key"  # in the session, from the request that made it to the page that shows it
 
 
 @functools.cache
@@ -82,25 +83,31 @@ def account(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def keys(request: HttpRequest) -> HttpResponse:
-    """The list; after a POST with the new key's secret, which this one page shows."""
+    """The list; the first time after a key was made with its secret, which only that one page shows."""
     user = _person(request)
-    form, made = KeyForm(request.POST or None), {}
+    form = KeyForm(request.POST or None)
     if form.is_valid():
         try:
             key, secret = issue_key(user=user, name=form.cleaned_data["name"])
         except Refusal as refusal:
             form.add_error("name", refusal.message)
         else:
-            made = {"new_key": key, "secret": secret, "curl": _curl(request, secret)}
-            form = KeyForm()
-    context = {"form": form, "keys": user.api_keys.all(), "hint": _curl(request, "$KEY"), **made}
+            request.session[NEW_KEY] = {"name": key.name, "secret": secret}
+            return redirect("settings-keys")
+    made = request.session.pop(NEW_KEY, None) if request.method == "GET" else None
+    context = {
+        "form": form,
+        "keys": user.api_keys.all(),
+        "made": made,
+        "curl": _curl(request, made["secret"] if made else "$KEY"),
+    }
     return render(request, "settings/keys.html", context, status=400 if form.errors else 200)
 
 
 def _curl(request: HttpRequest, secret: str) -> str:
     """A line to paste into a shell."""
     try:
-        model = find_model(None).name
+        model = find_model(None, _person(request)).name
     except Refusal:
         model = "MODEL"
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})

@@ -1,16 +1,53 @@
 """One branch of a conversation as a page shows it."""
 
+import datetime
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from billing.usage import costs_of
 from conversations import wording
 from conversations.models import Conversation, Message
 from conversations.rendering import render_markdown
+from inference.endings import usage_of
 from inference.models import Generation
+
+
+@dataclass(frozen=True)
+class Details:
+    """What an ended answer took, for its reader. Cached tokens are part of the prompt's; `cost_micro` None: not booked.
+
+    `renews_at`: of the window that cut it short.
+    """
+
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_micro: int | None
+    waited: datetime.timedelta | None
+    wrote: datetime.timedelta | None
+    renews_at: datetime.datetime | None
+
+    @classmethod
+    def of(cls, generation: Generation, cost_micro: int | None) -> "Details":
+        usage = usage_of(generation)
+        started, finished = generation.started_at, generation.finished_at
+        return cls(
+            model=generation.model_id,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_micro=cost_micro,
+            waited=started - generation.created_at if started else None,
+            wrote=finished - started if started and finished else None,
+            renews_at=generation.renews_at,
+        )
 
 
 @dataclass(frozen=True)
@@ -18,7 +55,8 @@ class Turn:
     """A message with what surrounds it. `number` of `of` counts it among its siblings, from 1.
 
     `generation` is set while its answer is being written: its text then comes from the stream. `ending` is empty
-    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again.
+    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again; `is_cut`: one to go on with.
+    `details` are None while it is written, and once its generation is gone.
     """
 
     message: Message
@@ -28,6 +66,7 @@ class Turn:
     next: UUID | None
     generation: UUID | None
     finish_reason: str | None
+    details: Details | None
 
     @property
     def is_user(self) -> bool:
@@ -40,6 +79,8 @@ class Turn:
 
     @property
     def ending(self) -> str:
+        if self.finish_reason == "limit_reached" and self.details:
+            return wording.cut_by_limit(self.details.renews_at, timezone.now())
         return wording.ending(self.finish_reason)
 
     @property
@@ -53,7 +94,14 @@ class Turn:
 
     @property
     def is_cut(self) -> bool:
+        if self.finish_reason == "limit_reached" and self.details:
+            return self.details.renews_at is None or self.details.renews_at <= timezone.now()
         return self.finish_reason == "length"
+
+    @property
+    def has_used_up(self) -> bool:
+        """Cut short by a window that has not renewed yet."""
+        return self.finish_reason == "limit_reached" and not self.is_cut
 
 
 class Tree:
@@ -86,7 +134,7 @@ class Tree:
             leaf = self.parents.get(leaf)
         return path[::-1]
 
-    def turn(self, message: Message) -> Turn:
+    def turn(self, message: Message, costs: Mapping[UUID | None, int]) -> Turn:
         siblings = self.children[message.parent_id]
         at = siblings.index(message.pk)
         generation = message.generation
@@ -99,6 +147,7 @@ class Tree:
             next=siblings[at + 1] if at + 1 < len(siblings) else None,
             generation=generation.pk if is_open and generation else None,
             finish_reason=None if is_open else _ended(message, generation),
+            details=Details.of(generation, costs.get(generation.pk)) if generation and not is_open else None,
         )
 
 
@@ -107,15 +156,18 @@ def turns(conversation: Conversation, leaf: UUID | None) -> list[Turn]:
     tree = Tree(conversation)
     ids = tree.branch(tree.leaf(leaf))
     found = {message.pk: message for message in _loaded(conversation.messages.filter(pk__in=ids))}
+    costs = costs_of(message.generation_id for message in found.values())
     # A message that was deleted between the two queries is left out.
-    return [tree.turn(found[pk]) for pk in ids if pk in found]
+    return [tree.turn(found[pk], costs) for pk in ids if pk in found]
 
 
 def turn(conversation: Conversation, message_id: UUID) -> Turn | None:
     """One message; None when the conversation does not hold it."""
     tree = Tree(conversation)
     message = _loaded(conversation.messages.filter(pk=message_id)).first()
-    return tree.turn(message) if message and message.pk in tree.parents else None
+    if message is None or message.pk not in tree.parents:
+        return None
+    return tree.turn(message, costs_of([message.generation_id]))
 
 
 def _loaded(messages: QuerySet[Message]) -> QuerySet[Message]:

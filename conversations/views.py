@@ -58,7 +58,7 @@ def layout(request: HttpRequest) -> str:
 @require_safe
 @page
 def new_chat(request: HttpRequest) -> HttpResponse:
-    return render(request, "chat/chat.html", {"layout": layout(request), "models": models_to_choose()})
+    return render(request, "chat/chat.html", {"layout": layout(request), "models": models_to_choose(user_of(request))})
 
 
 @require_safe
@@ -74,7 +74,7 @@ def chat(request: HttpRequest, conversation_id: UUID) -> HttpResponse:
             "layout": layout(request),
             "conversation": conversation,
             "turns": turns,
-            "models": models_to_choose(conversation.model_version),
+            "models": models_to_choose(user_of(request), conversation.model_version),
         },
     )
 

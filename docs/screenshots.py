@@ -67,6 +67,39 @@ chat("Explaining tides to a child", 900)
 print("made", made.pk)
 """
 
+FILL_USAGE = f"""
+import datetime, random
+from uuid import uuid4
+from django.utils import timezone
+from billing.models import LedgerEntry, User
+from billing.operations import create_user, issue_key
+ada = User.objects.get(email={EMAIL!r})
+people = [ada]
+for name in ("grace", "alan", "barbara"):
+    person = create_user(email=name + "@example.org", password={PASSWORD!r})
+    User.objects.filter(pk=person.pk).update(organization=ada.organization)
+    people.append(person)
+key, _ = issue_key(user=ada, name="laptop")
+chance, now, made = random.Random(5), timezone.now(), []
+for n in range(900):
+    person = chance.choice(people)
+    model = chance.choice(["qwen3-8b", "qwen3-8b", "smollm2-135m-instruct", "llama-3-70b"])
+    prompt, answer = chance.randrange(100, 4000), chance.randrange(50, 900)
+    made.append(LedgerEntry(
+        generation_id=uuid4(), user_id=person.pk, organization_id=ada.organization_id, model=model, purpose="chat",
+        api_key_id=key.pk if person == ada and chance.random() < 0.3 else None, prompt_tokens=prompt,
+        cached_tokens=prompt // 3, completion_tokens=answer, finish_reason="stop", cost_micro=prompt // 4 + 2 * answer,
+        created_at=now - datetime.timedelta(hours=2 + chance.triangular(0, 700, 100)),
+    ))
+for n in range(14):
+    made.append(LedgerEntry(
+        generation_id=uuid4(), user_id=ada.pk, organization_id=ada.organization_id, model="qwen3-8b", purpose="chat",
+        prompt_tokens=1500, completion_tokens=400, finish_reason="stop", cost_micro=1200,
+        created_at=now - datetime.timedelta(minutes=9 * n),
+    ))
+LedgerEntry.objects.bulk_create(made)
+"""
+
 
 def log_in(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/accounts/login/")
@@ -92,6 +125,11 @@ def visit(browser: Browser, site: Site, chat: str, width: int, scheme: str) -> N
     for name, path in (("chat", f"/c/{chat}"), ("settings", "/settings/"), ("keys", "/settings/keys/")):
         page.goto(site.url + path)
         shoot(page, name, width, scheme)
+    page.goto(f"{site.url}/settings/usage/")
+    height = page.locator(".page").evaluate("page => page.scrollHeight")  # all of it, which scrolls in its column
+    page.set_viewport_size({"width": width, "height": height + 100})
+    shoot(page, "usage", width, scheme)
+    page.set_viewport_size(SIZES[width])  # type: ignore[arg-type]
     page.goto(f"{site.url}/c/{chat}")
     if width < 500:
         page.get_by_role("button", name="Chats", exact=True).click()
@@ -113,6 +151,7 @@ def main() -> None:
     FOLDER.mkdir()
     with Site(engine="echo", slots=8) as site, sync_playwright() as playwright:
         chat = site.manage("shell", "-v", "0", "-c", FILL).split("made ")[-1].strip()
+        site.manage("shell", "-v", "0", "-c", FILL_USAGE)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for width in SIZES:
             for scheme in ("light", "dark"):

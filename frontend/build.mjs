@@ -1,5 +1,5 @@
 /**
- * Bundles src/ into static/dist/: app.js (+ chunks that load on demand), app.css, icons.json.
+ * Bundles src/ into static/dist/: app.js (+ chunks that load on demand), app.css, usage.js, icons.json.
  * Django's collectstatic gives the entries hashed names; the chunks carry a hash of their own.
  */
 import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -30,8 +30,11 @@ function shapes(name) {
 
 rmSync(dist, { recursive: true, force: true });
 await esbuild.build({
-  entryPoints: { app: join(here, "src", "app.js"), "css": join(here, "src", "app.css") },
-  entryNames: "app",
+  entryPoints: [
+    { in: join(here, "src", "app.js"), out: "app" },
+    { in: join(here, "src", "app.css"), out: "app" },
+    { in: join(here, "src", "usage.js"), out: "usage" },
+  ],
   outdir: dist,
   bundle: true,
   splitting: true,

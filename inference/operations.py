@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg.errors
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -42,18 +42,25 @@ def register_model(*, name: str, engine: str, context_length: int) -> ServedMode
     return model
 
 
-def find_model(name: str | None) -> ServedModel:
-    """The enabled model of that name. Without a name: the default one, or another while that has no worker.
+def models_for(user: User) -> QuerySet[ServedModel]:
+    """The enabled models that the user's plan includes: what every list of models shows them."""
+    names = rules_for(user.current_plan, user.organization_id, None).models
+    enabled = ServedModel.objects.filter(is_enabled=True)
+    return enabled.filter(name__in=names) if names else enabled
+
+
+def find_model(name: str | None, user: User) -> ServedModel:
+    """The enabled model of that name, even one that `admitted` will refuse with the reason. Without a name: the
+    default one of the user's plan, or another while that has no worker.
 
     Raises Refusal (model_not_found).
     """
-    enabled = ServedModel.objects.filter(is_enabled=True)
     if name is None:
         is_served = Exists(Worker.objects.filter(model=OuterRef("pk"), lease_until__gt=Now()))
-        enabled = enabled.order_by(is_served.desc(), "-is_default", "name")
+        found = models_for(user).order_by(is_served.desc(), "-is_default", "name")
     else:
-        enabled = enabled.filter(name=name)
-    model = enabled.first()
+        found = ServedModel.objects.filter(is_enabled=True, name=name)
+    model = found.first()
     if model is None:
         raise Refusal("model_not_found", f"There is no model {name or ''!r}.", status=404, param="model")
     return model

@@ -43,6 +43,17 @@ def words() -> dict[str, str]:
     return wording.for_scripts()
 
 
+register.filter(wording.money)
+register.filter(wording.number)
+register.filter(wording.seconds)
+
+
+@register.simple_tag
+def upgrade_url() -> str:
+    """Where people get a larger plan; empty: nowhere."""
+    return str(settings.UPGRADE_URL)
+
+
 @register.inclusion_tag("chat/_sidebar.html", takes_context=True)
 def sidebar(context: Context) -> dict[str, Any]:
     """The frame's left side, with the first page of chats."""

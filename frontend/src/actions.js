@@ -20,6 +20,11 @@ export function act(chat, target) {
   return true;
 }
 
+/** The text that stands beside a button on pages without a chat. @param {HTMLElement} button */
+export function copyBeside(button) {
+  copy(button.parentElement?.querySelector("code")?.textContent ?? "", button);
+}
+
 /** @param {string} text @param {HTMLElement} button */
 async function copy(text, button) {
   const done = await written(text);

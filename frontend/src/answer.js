@@ -100,7 +100,8 @@ export class Answer {
     clearTimeout(this.timer);
     this.say();
     this.prose.finish();
-    announce(word({ stop: "complete", cancelled: "stopped", error: "failed" }[this.stream.reason ?? ""] ?? "complete"));
+    const words = { cancelled: "stopped", error: "failed", limit_reached: "cut" };
+    announce(word(words[/** @type {keyof typeof words} */ (this.stream.reason)] ?? "complete"));
   }
 
   /** It will not come: the request failed, or the page shows something else. */

@@ -6,12 +6,14 @@ export class Failed extends Error {
    * @param {string} code
    * @param {string} message
    * @param {number | null} retryAfter  seconds
+   * @param {Record<string, any>} [facts]  the error's body
    */
-  constructor(status, code, message, retryAfter) {
+  constructor(status, code, message, retryAfter, facts = {}) {
     super(message);
     this.status = status;
     this.code = code;
     this.retryAfter = retryAfter;
+    this.facts = facts;
   }
 }
 
@@ -36,7 +38,7 @@ export async function call(method, path, body) {
   if (response.ok) return response.status === 204 ? null : response.json();
   const error = (await response.json().catch(() => ({}))).error ?? {};
   const after = Number(error.retry_after ?? response.headers.get("Retry-After")) || null;
-  throw new Failed(response.status, error.code ?? "", error.message ?? "", after);
+  throw new Failed(response.status, error.code ?? "", error.message ?? "", after, error);
 }
 
 /**

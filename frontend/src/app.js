@@ -1,11 +1,12 @@
 /** Entry: wires the page's events to the chat, the sidebar and the keys. One listener each, on the document. */
 import htmx from "htmx.org/dist/htmx.esm.js";
-import { act } from "./actions.js";
+import { act, copyBeside } from "./actions.js";
 import { csrfToken } from "./api.js";
 import { Chat } from "./chat.js";
 import * as chatlist from "./chatlist.js";
 import { key } from "./keys.js";
 import * as sidebar from "./sidebar.js";
+import { placeTip } from "./tips.js";
 
 /** @type {Chat | null} */
 let chat = null;
@@ -27,6 +28,7 @@ const clicks = {
   "[data-close-sidebar], #scrim": sidebar.closeDrawer,
   "[data-chat-menu]": sidebar.openMenu,
   "#chat-menu [data-act]": (/** @type {HTMLElement} */ item) => sidebar.menuAct(item.dataset.act ?? ""),
+  "[data-copy]": copyBeside,
   "[data-toggle-archive]": sidebar.toggleArchive,
   "[data-open-keys]": () => /** @type {HTMLDialogElement} */ (document.getElementById("keys-dialog")).showModal(),
 };
@@ -59,6 +61,7 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("keydown", (event) => key(event, chat));
+for (const reached of ["pointerover", "focusin"]) document.addEventListener(reached, placeTip);
 document.addEventListener("focusout", (event) => {
   const form = /** @type {HTMLFormElement | null} */ (/** @type {Element} */ (event.target).closest("[data-rename]"));
   if (form?.isConnected) sidebar.endRenaming(form, true);

@@ -1,5 +1,6 @@
 /** The keyboard, wherever the focus is. The list of keys is in templates/chat/_dialogs.html. */
 import * as sidebar from "./sidebar.js";
+import { closeTip } from "./tips.js";
 
 /** @param {KeyboardEvent} event @param {import("./chat.js").Chat | null} chat */
 export function key(event, chat) {
@@ -24,7 +25,7 @@ function escape(/** @type {KeyboardEvent} */ event, /** @type {import("./chat.js
   const renaming = /** @type {HTMLFormElement | null} */ (target.closest("[data-rename]"));
   if (document.querySelector("dialog[open]")) return;
   if (renaming) sidebar.endRenaming(renaming, false);
-  else if (!sidebar.closeMenu() && !closeDetails() && !sidebar.closeDrawer() && chat?.isRunning) chat.stop();
+  else if (!sidebar.closeMenu() && !closeDetails() && !closeTip() && !sidebar.closeDrawer() && chat?.isRunning) chat.stop();
 }
 
 function closeDetails() {

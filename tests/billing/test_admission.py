@@ -5,8 +5,9 @@ from uuid import uuid4
 import pytest
 
 from billing import admission, counters
-from billing.models import ApiKey, KeyWindow, OrganizationWindow, User
+from billing.models import ApiKey, KeyWindow, OrganizationWindow, Plan, PlanWindow, User
 from billing.operations import Principal, issue_key
+from billing.rules import forget_rules
 from tests.billing.limits import admit, only_windows, refusal_of, settle, used
 
 
@@ -135,3 +136,28 @@ def test_a_new_window_knows_what_was_used_before(user: User) -> None:
 def test_a_plan_without_answers(user: User, asked: int | None) -> None:
     user.plan.max_output_tokens = 0
     assert refusal_of(user, 1, asked).code == "plan_without_output"
+
+
+def test_a_refusal_names_the_next_plan_that_gives_more(user: User) -> None:
+    only_windows(user, ("requests", 1, 3600))
+    plus, pro = Plan.objects.get(slug="plus"), Plan.objects.get(slug="pro")
+    PlanWindow.objects.create(plan=plus, kind="requests", amount=1, seconds=3600)
+    PlanWindow.objects.create(plan=pro, kind="requests", amount=50, seconds=3600)
+    admit(user, 10)
+    refused = refusal_of(user, 10)
+    assert (refused.extra["limit_kind"], refused.extra["next_plan"]) == ("requests", {"name": "Pro", "amount": 50})
+    assert refused.openai_body()["error"]["next_plan"] == {"name": "Pro", "amount": 50}
+    Plan.objects.filter(slug="pro").update(is_offered=False)
+    forget_rules()
+    assert refusal_of(user, 10).extra["next_plan"] == {"name": "Unlimited", "amount": None}
+    Plan.objects.filter(slug="unlimited").update(is_offered=False)
+    forget_rules()
+    assert "next_plan" not in refusal_of(user, 10).extra
+
+
+def test_no_plan_widens_an_organizations_window(user: User) -> None:
+    only_windows(user)
+    OrganizationWindow.objects.create(organization=user.organization, kind="requests", amount=1, seconds=3600)
+    admit(user, 10)
+    refused = refusal_of(user, 10)
+    assert refused.extra["limit_of"] == "organization" and "next_plan" not in refused.extra

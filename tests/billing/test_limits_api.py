@@ -1,4 +1,4 @@
-"""/api/v1/limits; usage by key and as CSV; roll-ups; the ledger that nobody changes."""
+"""/api/v1/limits; roll-ups; the ledger that nobody changes."""
 
 import datetime
 from decimal import Decimal
@@ -10,7 +10,7 @@ from django.db.utils import IntegrityError
 from rest_framework.test import APIClient
 
 from billing.models import LedgerEntry, UsageDay, User
-from billing.operations import Usage, book, correct, issue_key
+from billing.operations import Usage, book, correct
 from billing.pricing import Prices
 from billing.usage import roll_up
 from tests.billing.limits import admit
@@ -37,27 +37,6 @@ def test_each_window_says_what_is_left(api: APIClient, user: User) -> None:
     assert (after["requests_per_3_hours"]["used"], after["requests_per_3_hours"]["limit_of"]) == (1, "user")
     renews = datetime.datetime.fromisoformat(after["requests_per_3_hours"]["renews_at"])
     assert 3 * 3600 - 5 < (renews - datetime.datetime.now(datetime.UTC)).total_seconds() < 3 * 3600 * 1.01
-
-
-def test_usage_by_key_and_as_csv(api: APIClient, user: User) -> None:
-    key, _ = issue_key(user=user, name="=1+1")
-    entry(user, api_key_id=key.pk, model="=cmd()")
-    entry(user, api_key_id=key.pk)
-    entry(user)
-    days = {"from": "2026-03-01", "to": "2026-03-01"}
-    items = api.get("/api/v1/usage", {**days, "group": "key"}).json()["items"]
-    assert [(item["key"], item["requests"]) for item in items] == [(None, 1), (str(key.pk), 2)]
-    assert "day" not in items[0]
-    table = api.get("/api/v1/usage", {**days, "group": "model,day", "as": "csv"})
-    assert table["Content-Type"].startswith("text/csv")
-    assert table.content.decode().splitlines() == [
-        "day,model,requests,prompt_tokens,cached_tokens,completion_tokens,cost_micro",
-        "2026-03-01,'=cmd(),1,10,0,5,7",
-        "2026-03-01,a,2,20,0,10,14",
-    ]
-    for bad in ({"group": "user"}, {"group": ""}, {"as": "pdf"}):
-        answer = api.get("/api/v1/usage", {**days, **bad})
-        assert answer.status_code == (400 if bad != {"group": ""} else 200)
 
 
 def test_roll_ups_come_out_the_same_and_follow_corrections(user: User, stranger: User) -> None:

@@ -45,7 +45,9 @@ def test_pages_before_the_login(open_page, db: None, path: str) -> None:
     assert_good(open_page(None, path).page)
 
 
-@pytest.mark.parametrize("path", ["/", "/settings/", "/settings/keys/", "/settings/delete/", "/nothing-here"])
+@pytest.mark.parametrize(
+    "path", ["/", "/settings/", "/settings/keys/", "/settings/usage/", "/settings/delete/", "/nothing-here"]
+)
 def test_pages(open_page, person: Person, path: str) -> None:
     assert_good(open_page(person, path).page)
 

@@ -92,10 +92,10 @@ def test_queries(query: str, api: APIClient, conversation: Conversation) -> None
 
 
 @pytest.mark.parametrize(
-    "query", ["from=x", "to=2026-13-01", "from=2026-01-02&to=2026-01-01", "from=1000-01-01", "from=%00"]
+    "query", ["start=x", "end=2026-13-01", "start=2026-01-02&end=2026-01-01", "start=1000-01-01", "start=%00"]
 )
 def test_usage_queries(query: str, api: APIClient) -> None:
-    assert refused(api.get(f"/api/v1/usage?{query}"))["param"] in ("from", "to")
+    assert refused(api.get(f"/api/v1/usage?{query}"))["param"] in ("start", "end")
 
 
 @pytest.mark.parametrize("path", ["conversations/1", "conversations/%00", "nothing", "conversations/", "keys/x", ""])

@@ -30,7 +30,9 @@ def browser(user: User) -> Iterator[Client]:
     cache.clear()
 
 
-@pytest.mark.parametrize("name", ["settings", "settings-keys", "settings-delete", "account_change_password"])
+@pytest.mark.parametrize(
+    "name", ["settings", "settings-keys", "settings-usage", "settings-delete", "account_change_password"]
+)
 def test_pages_need_a_log_in(browser: Client, name: str) -> None:
     assert browser.get(reverse(name)).status_code == 200
     away = Client().get(reverse(name))
@@ -64,10 +66,13 @@ def test_times_are_in_the_persons_zone(browser: Client, user: User) -> None:
 
 
 def test_a_new_key_is_shown_once_and_works(browser: Client, user: User, echo_model: object) -> None:
-    page = browser.post(reverse("settings-keys"), {"name": "laptop"})
+    made = browser.post(reverse("settings-keys"), {"name": "laptop"})
+    assert (made.status_code, made["Location"], made.content) == (302, reverse("settings-keys"), b"")
+    page = browser.get(made["Location"])
     (secret,) = set(re.findall(r"sk-chat-[\w-]{20,}", page.content.decode()))
     assert "curl http://testserver/v1/chat/completions" in page.content.decode()
     assert "no-store" in page["Cache-Control"]
+    assert secret not in str(dict(browser.session))
     api = APIClient()
     api.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
     assert api.get("/api/v1/me").json()["email"] == user.email

@@ -171,4 +171,4 @@ def test_models_and_usage(site: Site, person: Person) -> None:
     done = person.newest()
     assert (today["requests"], today["completion_tokens"]) == (1, done.completion_tokens)
     assert today["total_tokens"] == done.prompt_tokens + done.completion_tokens
-    assert http.get("/v1/usage?days=x").json()["error"]["param"] == "days"
+    assert http.get("/v1/usage?start=x").json()["error"]["param"] == "start"
