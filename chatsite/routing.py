@@ -9,6 +9,7 @@ from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()  # sets Django up: before anything that imports models
 
+from chatsite import draining  # noqa: E402
 from conversations import consumers, openai, sse  # noqa: E402
 from conversations.http import Receive, Scope, Send, announces_too_much, header, send_refusal, too_large  # noqa: E402
 
@@ -25,6 +26,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
+    if draining.is_on() and scope["type"] == "http":
+        send = draining.closing(send)
     route = _websocket(scope) if scope["type"] == "websocket" else _stream(scope)
     await (route or _django)(scope, receive, send)
 

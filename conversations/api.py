@@ -14,6 +14,7 @@ from billing.errors import Refusal
 from billing.text import clean
 from billing.views import ApiView, rendered
 from conversations import operations
+from conversations.notices import note_reading
 from conversations.pages import Cursor, after, page_size
 from conversations.schemas import (
     CancelledOut,
@@ -114,6 +115,7 @@ class MessagesView(ApiView):
         )
         found = list(after(rows, "created_at", _cursor(request), newest_first=False)[: size + 1])
         page = found[:size]
+        note_reading(page)
         return rendered(
             MessagesOut(
                 items=[MessageOut.of(row, row.generation_status, row.generation_end) for row in page],

@@ -45,7 +45,6 @@ from inference.protocol import Event
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 10.0
 CANCELLED_STATUS = 499  # the caller's own act; the official client does not retry it
 _later: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
@@ -193,9 +192,15 @@ async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> b
                 elif event.is_terminal:
                     await write(_end(call, chunks, event))
                     return True
+            await write(_error(restarting()))
         except Refusal as refusal:
             await write(_error(refusal))
     return False
+
+
+def restarting() -> Refusal:
+    """This process stops, and the answer takes longer than it can wait."""
+    return Refusal("restarting", "The server is being restarted; please try again.", status=503, retry_after=1)
 
 
 def _end(call: Accepted, chunks: Chunks, event: Event) -> bytes:
@@ -239,6 +244,7 @@ async def _collect(call: Accepted, events: AsyncIterator[Event], send: Send) -> 
             else:
                 await send_json(send, 200, _completion(call, text, event), call.headers)
             return True
+    await send_openai_refusal(send, restarting())
     return False
 
 
@@ -274,7 +280,7 @@ def _abandon(call: Accepted) -> None:
 
 
 async def _cancel_unless_followed(generation_id: UUID) -> None:
-    await asyncio.sleep(RETRY_S)
+    await asyncio.sleep(settings.RETRY_S)
     if not await relay.is_followed(generation_id):
         run_detached(cancel_by_id, generation_id)
 

@@ -28,6 +28,7 @@ class Turn:
     next: UUID | None
     generation: UUID | None
     finish_reason: str | None
+    code: str  # why, where the reason does not say it
 
     @property
     def is_user(self) -> bool:
@@ -40,7 +41,7 @@ class Turn:
 
     @property
     def ending(self) -> str:
-        return wording.ending(self.finish_reason)
+        return wording.ending(self.finish_reason, self.code)
 
     @property
     def is_retryable(self) -> bool:
@@ -94,6 +95,7 @@ class Tree:
             next=siblings[at + 1] if at + 1 < len(siblings) else None,
             generation=generation.pk if is_open and generation else None,
             finish_reason=None if is_open else _ended(message, generation),
+            code=generation.error_code if generation else "",
         )
 
 

@@ -166,7 +166,8 @@ class Reader:
         kind: EventKind = "snapshot" if self._is_lost else "delta"
         self.seq += len(entries)
         # What was pushed, or ended, while the log was read is the next gap.
-        self._is_lost, self._has_gap = False, bool(entries) and self.seq < self._known
+        ended = self._terminal.seq if self._terminal is not None else 0
+        self._is_lost, self._has_gap = False, self.seq < (self._known if entries else ended)
         text = "".join(entry.text for entry in entries)
         return Event(kind, self.generation, self.seq, {"text": text}) if entries else None
 
