@@ -12,6 +12,7 @@ from chatsite.asgi import application  # isort: skip - sets Django up, before an
 from django.conf import settings
 
 from chatsite import SERVES, draining
+from conversations.http import detached_done
 
 LAST_REQUESTS_S = 1.0  # requests that are on their way when the process is told to stop are answered
 FIRST_REQUEST_S = 5.0  # and so is one on a connection that has only been opened, if it comes by then
@@ -38,6 +39,7 @@ class WebServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             cutting.cancel()
+        await detached_done(CUT_S)  # uvicorn then ends the process by the signal it got
 
     async def _answer_last_requests(self) -> None:
         began = monotonic()
@@ -62,7 +64,7 @@ def main() -> None:
     `uvicorn --fd 0` would take the socket for a Unix one, so that connections keep Nagle's algorithm: a stream's
     next frame then waits for the client's delayed ACK (measured: 16 ms, up to 40, on the first token).
     """
-    listener = socket.socket(fileno=os.dup(0))
+    listener = _take_listener()
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it: the kernel ends one whose client takes nothing, or is gone, for this long.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.READER_TIMEOUT_S * 1000))
@@ -76,6 +78,14 @@ def main() -> None:
         timeout_graceful_shutdown=round(settings.WEB_DRAIN_S + CUT_S),
     )
     WebServer(config).run(sockets=[listener])
+
+
+def _take_listener() -> socket.socket:
+    """The socket behind fd 0, which itself becomes /dev/null: else connections would go on to queue there."""
+    listener = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return listener
 
 
 if __name__ == "__main__":
