@@ -72,6 +72,7 @@ def main() -> None:
         application,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
+        ws_ping_interval=settings.HEARTBEAT_S,  # like the comments on a silent SSE stream
         lifespan="off",
         access_log=False,
         backlog=4096,
