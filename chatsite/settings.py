@@ -265,6 +265,9 @@ CELERY_WORKER_DIRECT = True  # each worker has a queue of its own too: inference
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+# Nobody commands workers through Celery. Without it a worker has no subscription at the broker, whose loss ends a
+# Celery 5.7 worker that has something to acknowledge just then (tests/faults/test_readers.py).
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 HINT_TIMEOUT_S = 0.2  # a hint that cannot be sent in this time is dropped (docs/architecture.md)

@@ -24,7 +24,8 @@ SHIPPED = REPOSITORY / "deploy" / "nginx" / "chatsite.conf"
 IDLE_S = 2  # instead of a minute, for silences that a test can wait for
 HEARTBEAT_S = 0.5
 
-# What an operator in front of us has: buffering on, timeouts, nothing about streams. Upgrade (and a body limit of its own) is all that it must do.
+# What an operator in front of us has: buffering on, timeouts, nothing about streams. All that it must do is to pass
+# Upgrade on, and to have a body limit of its own.
 OUTER = """
 map $http_upgrade $outer_connection {{ default upgrade; '' close; }}
 server {{
