@@ -23,7 +23,7 @@ from billing.errors import Refusal
 from billing.models import ApiKey, Organization, UsageDay, User
 from billing.report import COLUMNS, FILTERS, Question, batches, question_of, report
 from billing.spreadsheet import csv_lines
-from billing.usage import SUMS
+from billing.usage import STORED as SUMS
 
 URL = "admin:billing_usageday_report"
 NEXT = {"organization": "user", "user": "day", "key": "day", "model": "organization"}  # where a row leads, if it does

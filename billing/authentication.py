@@ -41,12 +41,18 @@ def key_principal(authorization: str) -> Principal:
     return Principal(key.user, key)
 
 
+def session_key(cookie_header: str) -> str | None:
+    """The session that the cookies name; it need not exist."""
+    morsel = SimpleCookie(cookie_header).get(settings.SESSION_COOKIE_NAME)
+    return morsel.value if morsel else None
+
+
 def session_user(cookie_header: str) -> User | None:
     """The active user whose session the cookies name, checked as Django's login does (auth hash), or None."""
-    morsel = SimpleCookie(cookie_header).get(settings.SESSION_COOKIE_NAME)
-    if morsel is None:
+    key = session_key(cookie_header)
+    if key is None:
         return None
-    session = import_module(settings.SESSION_ENGINE).SessionStore(morsel.value)
+    session = import_module(settings.SESSION_ENGINE).SessionStore(key)
     if session.get(BACKEND_SESSION_KEY) not in settings.AUTHENTICATION_BACKENDS:
         return None
     try:

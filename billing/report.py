@@ -13,7 +13,9 @@ from django.db import connection
 
 from billing.errors import Refusal
 from billing.text import clean
-from billing.usage import SUMS, period, rolled_until
+from billing.usage import STORED as SUMS
+from billing.usage import rolled_until
+from billing.usage_query import period
 
 By = Literal["organization", "user", "day", "model", "key", "purpose"]
 COLUMNS: dict[By, str] = {
@@ -85,7 +87,7 @@ class Report:
 
 def question_of(query: dict[str, str], today: datetime.date) -> Question:
     """From a page's query parameters; what is missing has a default. Raises Refusal (400)."""
-    first, last = period(query.get("from"), query.get("to"), today)
+    first, last = period(query.get("from"), query.get("to"), today, ("from", "to"))
     by, sort = query.get("by") or "organization", query.get("sort") or "-cost_micro"
     if by not in get_args(By):
         raise Refusal("invalid_request", f"by is one of {', '.join(get_args(By))}.", param="by")

@@ -14,6 +14,7 @@ from billing.spreadsheet import csv_lines
 from billing.usage_query import Group, UsageQuery
 
 MOST_ROWS = 50_000
+STORED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micro")  # a roll-up's columns
 SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens", "cost_micro")
 _COLUMNS: dict[Group, tuple[str, ...]] = {
     "day": ("day",), "model": ("model",), "key": ("key", "key_name"), "member": ("member", "member_email"),
@@ -121,10 +122,6 @@ def first_day() -> datetime.date | None:
     """The day (UTC) of the ledger's first entry."""
     first = LedgerEntry.objects.aggregate(time=Min("created_at"))["time"]
     return first.astimezone(datetime.UTC).date() if first else None
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def roll_up(first: datetime.date, last: datetime.date) -> int:

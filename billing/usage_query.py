@@ -56,7 +56,7 @@ def parse_usage_query(user: User, query: QueryDict) -> UsageQuery:
     by = _groups(query.getlist("group_by"))
     if "member" in by and not is_organization:
         raise Refusal("invalid_request", "group_by=member needs scope=organization.", param="group_by")
-    first, last = _period(query.get("start"), query.get("end"), timezone.now().astimezone(zone).date())
+    first, last = period(query.get("start"), query.get("end"), timezone.now().astimezone(zone).date())
     column: Literal["user_id", "organization_id"] = "organization_id" if is_organization else "user_id"
     return UsageQuery(column, user.organization_id if is_organization else user.pk, first, last, zone, by)
 
@@ -97,13 +97,16 @@ def _zone(name: str | None) -> zoneinfo.ZoneInfo | None:
     return zoneinfo.ZoneInfo(name)
 
 
-def _period(start: str | None, end: str | None, today: datetime.date) -> tuple[datetime.date, datetime.date]:
-    last = _day(end, "end") if end else today
-    first = _day(start, "start") if start else max(FIRST_DAY, last - datetime.timedelta(days=DEFAULT_DAYS - 1))
+def period(
+    start: str | None, end: str | None, today: datetime.date, params: tuple[str, str] = ("start", "end")
+) -> tuple[datetime.date, datetime.date]:
+    """Two query parameters, of these names, as days (both included). Raises Refusal (invalid_request)."""
+    last = _day(end, params[1]) if end else today
+    first = _day(start, params[0]) if start else max(FIRST_DAY, last - datetime.timedelta(days=DEFAULT_DAYS - 1))
     if first > last:
-        raise Refusal("invalid_request", "start is later than end.", param="start")
+        raise Refusal("invalid_request", f"{params[0]} is later than {params[1]}.", param=params[0])
     if (last - first).days >= MOST_DAYS:
-        raise Refusal("invalid_request", f"Ask for at most {MOST_DAYS} days at once.", param="start")
+        raise Refusal("invalid_request", f"Ask for at most {MOST_DAYS} days at once.", param=params[0])
     return first, last
 
 

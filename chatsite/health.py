@@ -12,6 +12,7 @@ from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
+from chatsite import draining
 from inference.models import Worker
 
 T = TypeVar("T")
@@ -27,14 +28,19 @@ async def healthz(request: HttpRequest) -> HttpResponse:
 
 
 async def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when database, Valkey and at least one worker can serve; else 503. The body says which cannot."""
+    """200 when database, Valkey and at least one worker can serve; else 503. The body says which cannot.
+
+    Also 503 once this process was told to stop.
+    """
     worker, valkey = await asyncio.gather(_ask(_has_ready_worker), _ask(valkey_answers))
     body = {
         "database": "unreachable" if worker is None else "ok",
         "valkey": "ok" if valkey else "unreachable",
         "worker": "unknown" if worker is None else "ready" if worker else "none",
     }
-    ready = bool(worker and valkey)
+    if draining.is_on():
+        body["web"] = "stopping"
+    ready = bool(worker and valkey and not draining.is_on())
     response = JsonResponse({"ready": ready, **body}, status=200 if ready else 503)
     # Django would log each 503 as an error of ours; whoever polls this already knows.
     response._has_been_logged = True  # type: ignore[attr-defined]

@@ -16,7 +16,6 @@ from typing import TextIO
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from chatsite.serve import UVICORN_GRACE_S
 from chatsite.stores import POLL_S, with_parent
 from chatsite.supervision import WEB, WORKER, Program
 
@@ -125,7 +124,7 @@ def _web() -> Program:
         _python("chatsite.serve"),
         WEB,
         settings.BASE_DIR,
-        stop_wait_s=UVICORN_GRACE_S + 5,
+        stop_wait_s=settings.WEB_DRAIN_S + 15,  # see chatsite.serve
         count=settings.WEB_PROCESSES,
         listen=f"{settings.HOST}:{settings.PORT}",
     )

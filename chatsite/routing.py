@@ -9,7 +9,8 @@ from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()  # sets Django up: before anything that imports models
 
-from conversations import consumers, openai, sse  # noqa: E402
+from chatsite import draining  # noqa: E402
+from conversations import consumers, openai, sockets, sse  # noqa: E402
 from conversations.http import Receive, Scope, Send, announces_too_much, header, send_refusal, too_large  # noqa: E402
 
 Application = Callable[[Scope, Receive, Send], Awaitable[Any]]
@@ -25,18 +26,20 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
+    if draining.is_on() and scope["type"] == "http":
+        send = draining.closing(send)
     route = _websocket(scope) if scope["type"] == "websocket" else _stream(scope)
     await (route or _django)(scope, receive, send)
 
 
 def _websocket(scope: Scope) -> Application:
     if scope["path"].rstrip("/") == "/ws/user":
-        return consumers.UserConsumer.as_asgi()  # type: ignore[no-any-return]
+        return sockets.UserConsumer.as_asgi()  # type: ignore[no-any-return]
     found = _CONVERSATION.fullmatch(scope["path"])
     if found and found["root"] == "ws" and found["rest"] is None:
         scope["conversation_id"] = UUID(found["id"])
         return consumers.ConversationConsumer.as_asgi()  # type: ignore[no-any-return]
-    return consumers.no_such_socket
+    return sockets.no_such_socket
 
 
 def _stream(scope: Scope) -> Application | None:

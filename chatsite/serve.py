@@ -1,11 +1,61 @@
-"""One web process: uvicorn on the listening socket that supervisord hands down as fd 0."""
+"""One web process: uvicorn on the listening socket that its supervisor hands down as fd 0."""
 
+import asyncio
 import os
 import socket
+from time import monotonic
 
 import uvicorn
 
-UVICORN_GRACE_S = 10  # seconds that open streams get; the whole site is going
+from chatsite.asgi import application  # isort: skip - sets Django up, before anything that imports models
+
+from django.conf import settings
+
+from chatsite import SERVES, draining
+from conversations.http import detached_done
+
+LAST_REQUESTS_S = 1.0  # requests that are on their way when the process is told to stop are answered
+FIRST_REQUEST_S = 5.0  # and so is one on a connection that has only been opened, if it comes by then
+CUT_S = 5.0  # streams that are ended get this long to say so
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn that says when it serves, and that stops without failing a request (chatsite.draining)."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(SERVES.format(pid=os.getpid()), flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Other processes accept from the same socket: only our copy closes.
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        draining.begin()
+        await self._answer_last_requests()
+        cutting = asyncio.create_task(draining.cut_after(settings.WEB_DRAIN_S))
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+        await detached_done(CUT_S)  # uvicorn then ends the process by the signal it got
+
+    async def _answer_last_requests(self) -> None:
+        began = monotonic()
+        while not self.force_exit:
+            await asyncio.sleep(0.05)
+            past = monotonic() - began
+            fresh = any(_is_fresh(connection) for connection in self.server_state.connections)
+            if past > (FIRST_REQUEST_S if fresh else LAST_REQUESTS_S):
+                return
+
+
+def _is_fresh(connection: object) -> bool:
+    """Whether a connection of uvicorn's awaits its first request, or the end of its WebSocket handshake."""
+    if hasattr(connection, "handshake_complete"):
+        return not connection.handshake_complete
+    return getattr(connection, "cycle", None) is None
 
 
 def main() -> None:
@@ -14,18 +64,30 @@ def main() -> None:
     `uvicorn --fd 0` would take the socket for a Unix one, so that connections keep Nagle's algorithm: a stream's
     next frame then waits for the client's delayed ACK (measured: 16 ms, up to 40, on the first token).
     """
-    listener = socket.socket(fileno=os.dup(0))
+    listener = _take_listener()
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Connections inherit it: the kernel ends one whose client takes nothing, or is gone, for this long.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.READER_TIMEOUT_S * 1000))
     config = uvicorn.Config(
-        "chatsite.asgi:application",
+        application,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
+        ws_ping_interval=settings.HEARTBEAT_S,  # like the comments on a silent SSE stream
         lifespan="off",
         access_log=False,
         log_config=None,  # settings.LOGGING has them all
         backlog=4096,
-        timeout_graceful_shutdown=UVICORN_GRACE_S,
+        timeout_graceful_shutdown=round(settings.WEB_DRAIN_S + CUT_S),
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    WebServer(config).run(sockets=[listener])
+
+
+def _take_listener() -> socket.socket:
+    """The socket behind fd 0, which itself becomes /dev/null: else connections would go on to queue there."""
+    listener = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return listener
 
 
 if __name__ == "__main__":

@@ -271,6 +271,9 @@ CELERY_WORKER_DIRECT = True  # each worker has a queue of its own too: inference
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+# Nobody commands workers through Celery. Without it a worker has no subscription at the broker, whose loss ends a
+# Celery 5.7 worker that has something to acknowledge just then (tests/faults/test_readers.py).
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 HINT_TIMEOUT_S = 0.2  # a hint that cannot be sent in this time is dropped (docs/architecture.md)
@@ -310,10 +313,19 @@ LEASE_S = env.seconds("LEASE", 3, "Seconds after which a silent worker's generat
 MAX_DEATHS = 3  # deaths of its own worker after which a generation fails
 DRAIN_S = env.seconds("DRAIN", 20, "Seconds that a worker told to stop lets its generations run")
 REPLAY_S = env.seconds("REPLAY_WINDOW", 60, "Seconds that an ended generation's token log and text are kept")
+ABANDON_S = env.seconds(
+    "ABANDON_AFTER", 120, "Seconds after which a chat's answer that nobody follows is cancelled; 0: never"
+)
+ABANDON_BUSY_S = env.seconds("ABANDON_AFTER_BUSY", 15, "The same for one that is being written while others wait")
+RETRY_S = 10.0  # on /v1 nobody can come back, but for a retry with the same Idempotency-Key
 FRAME_S = 0.04  # 25 frames a second and generation
 WAIT_WITHOUT_WORKER_S = env.seconds("WAIT_WITHOUT_WORKER", 60, "Seconds that a request waits while no worker lives")
 NO_WORKER_503_S = env.seconds("REFUSE_WITHOUT_WORKER", 30, "Seconds without a live worker after which /v1 answers 503")
 HEARTBEAT_S = env.seconds("HEARTBEAT", 15, "Seconds between comments on a silent stream")
+READER_TIMEOUT_S = env.seconds(
+    "READER_TIMEOUT", 60, "Seconds after which a client that takes nothing is dropped (Linux)"
+)
+WEB_DRAIN_S = env.seconds("WEB_DRAIN", 30, "Seconds that a web process told to stop lets /v1 streams run")
 STREAM_BUFFER_BYTES = env.integer("STREAM_BUFFER", 65_536, "Unsent bytes of one reader before its frames merge")
 DEFAULT_SYSTEM_PROMPT = env.text("SYSTEM_PROMPT", "You are a helpful assistant.", "System prompt of new conversations")
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from configparser import RawConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,13 +62,54 @@ def store_program(store: Store) -> Program:
     )
 
 
-class Supervisor:
+class Control:
+    """Speaks to the supervisord that runs in `folder`, ours or another command's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = folder / "logs"
+        self._socket = short_folder(folder / "run", None) / "supervisor.sock"
+
+    def log(self, name: str) -> Path:
+        """The log of the process `name`."""
+        return self.logs / f"{name}.log"
+
+    def restart(self, group: str, is_up: Callable[[int, Path], bool], timeout_s: float) -> Iterator[str]:
+        """Restart the processes of a group one after the other, and yield the name of each that is up again.
+
+        The next one is stopped when `is_up(pid, log)` holds for the one before. Raises StoreFailed when supervisord
+        does not answer, or when one is not up within `timeout_s`.
+        """
+        for name in sorted(name for name, its in self._processes() if its == group):
+            self._ask("stopProcess", f"{group}:{name}")
+            self._ask("startProcess", f"{group}:{name}", False)
+            deadline = time.monotonic() + timeout_s
+            while not is_up(self._ask("getProcessInfo", f"{group}:{name}")["pid"], self.log(name)):
+                if time.monotonic() > deadline:
+                    raise StoreFailed(f"{name} does not serve. Its log ends:\n{log_tail(self.log(name))}")
+                time.sleep(POLL_S)
+            yield name
+
+    def _processes(self) -> list[tuple[str, str]]:
+        return [(process["name"], process["group"]) for process in self._ask("getAllProcessInfo")]
+
+    def _ask(self, method: str, *arguments: object) -> Any:
+        try:
+            return self._call(method, *arguments)
+        except (OSError, http.client.HTTPException, xmlrpc.client.Fault) as error:
+            raise StoreFailed(f"supervisord did not do {method}: {error}") from error
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._socket}")
+        with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
+            return getattr(server.supervisor, method)(*arguments)
+
+
+class Supervisor(Control):
     """A supervisord for `programs`, our child. Its files: `folder`/supervisord.conf, `folder`/logs/*.log."""
 
     def __init__(self, folder: Path, programs: list[Program]) -> None:
-        self.logs = folder / "logs"
+        super().__init__(folder)
         self.logs.mkdir(mode=0o700, exist_ok=True)
-        self._socket = short_folder(folder / "run", None) / "supervisor.sock"
         self._config = folder / "supervisord.conf"
         self._process: subprocess.Popen[bytes] | None = None
         self._write_config(programs)
@@ -121,10 +162,6 @@ class Supervisor:
             self._process.wait(timeout_s)
         return not self.is_alive()
 
-    def log(self, name: str) -> Path:
-        """The log of the process `name`."""
-        return self.logs / f"{name}.log"
-
     def _stop(self) -> None:
         process = self._process
         assert process is not None
@@ -147,11 +184,6 @@ class Supervisor:
                     tail = log_tail(self.logs / "supervisord.log")
                     raise StoreFailed(f"supervisord did not start. Its log ends:\n{tail}") from None
             time.sleep(POLL_S)
-
-    def _call(self, method: str, *arguments: object) -> Any:
-        transport = SupervisorTransport(None, None, f"unix://{self._socket}")
-        with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
-            return getattr(server.supervisor, method)(*arguments)
 
     def _write_config(self, programs: list[Program]) -> None:
         workers = [program.name for program in programs if program.priority == WORKER]

@@ -14,6 +14,7 @@ from billing.usage import costs_of
 from billing.views import ApiView, rendered
 from conversations import operations
 from conversations.choices import models_with_state
+from conversations.notices import note_reading
 from conversations.pages import Cursor, after, page_size
 from conversations.schemas import (
     CancelledOut,
@@ -112,6 +113,7 @@ class MessagesView(ApiView):
         found = list(after(rows, "created_at", _cursor(request), newest_first=False)[: size + 1])
         page = found[:size]
         costs = costs_of(row.generation_id for row in page)
+        note_reading(page)
         return rendered(
             MessagesOut(
                 items=[MessageOut.of(row, row.generation, costs.get(row.generation_id)) for row in page],

@@ -77,8 +77,8 @@ def request_answer(ask: Ask) -> Sent:
     earlier = _earlier(ask)
     if earlier:
         return earlier
+    leaf = _leaf(ask)
     try:
-        leaf = _leaf(ask)
         model, prompt = _answering(ask, leaf)
         with admitted(
             principal=ask.principal,
@@ -92,12 +92,22 @@ def request_answer(ask: Ask) -> Sent:
             generation_id=generation_id,
         ) as generation:
             sent = _write(ask, leaf, prompt, generation)
-    except Refusal:
+    except Refusal as refusal:
         earlier = _earlier(ask)  # a repeat that ran beside the first may be refused because of it
         if earlier:
             return earlier
+        if refusal.status == 429:
+            _require_unchanged(ask, leaf)  # of a burst into one chat, those that came too late are told so
         raise
     return sent or _lost_to_earlier(ask, generation)
+
+
+def _require_unchanged(ask: Ask, leaf: UUID | None) -> None:
+    """Raises Refusal (answer_running, conversation_changed): the turn could not be added even if there were room."""
+    with transaction.atomic():
+        locked(ask.principal.user, ask.conversation.pk)  # waits for whoever writes here now
+        if _leaf(ask) != leaf:
+            raise conversation_changed()
 
 
 def _leaf(ask: Ask) -> UUID | None:

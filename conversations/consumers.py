@@ -10,19 +10,18 @@ On connecting, the newest generation is followed if it is still open, or in any 
 begun elsewhere (another tab) is followed without being asked for.
 
 Beside these, {"event": "chats", "conversation", "change", "title", "generation"?} tells what became of any of the
-person's chats (conversations.notices): hints, each at most once. /ws/user carries nothing but these.
+person's chats (conversations.notices): hints, each at most once. /ws/user carries nothing but these. Close codes: 1012
+the process stops, come again at once; 4401 logged out.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from channels.consumer import get_handler_name
 from channels.exceptions import StopConsumer
-from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from billing.authentication import authenticate
@@ -31,11 +30,11 @@ from billing.errors import Refusal, not_found
 from billing.operations import Principal
 from conversations import operations
 from conversations.frames import native_json, to_json
-from conversations.http import Receive, Scope, Send, hop, parse_object, send_json
+from conversations.http import Receive, Scope, Send, hop, parse_object
 from conversations.operations import Sent
 from conversations.schemas import EditBody, Id, MessageOut, RegenerateBody, SendBody
+from conversations.sockets import UserConsumer, refuse
 from conversations.streams import Found, Position, error_event, find_stream, following, position_of
-from inference import relay
 from inference.models import Generation
 from inference.operations import cancel
 from inference.protocol import News
@@ -80,77 +79,6 @@ class Begun:
         }
 
 
-async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    """Any other WebSocket path."""
-    await receive()
-    await refuse(scope, send, not_found("page"))
-
-
-async def refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
-    """Reject a handshake: with the refusal's status where the server can, with 403 elsewhere (Daphne)."""
-    if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close"})
-        return
-
-    async def send_http(message: Mapping[str, Any]) -> None:
-        await send({**message, "type": f"websocket.{message['type']}"})
-
-    await send_json(send_http, refusal.status, refusal.body(), refusal.headers())
-
-
-class UserConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
-    """One socket of one person: what becomes of their chats. It has no channel: the relay has one per process."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope, self.base_send = scope, send
-        self.tasks: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                await self.dispatch(await receive())
-        except StopConsumer:
-            pass
-        finally:
-            for task in self.tasks:
-                task.cancel()
-            if self.tasks:
-                await asyncio.wait(self.tasks)
-
-    async def dispatch(self, message: dict[str, Any]) -> None:
-        # Channels would hop to a thread here to close database connections; ours are closed in each hop.
-        await getattr(self, get_handler_name(message))(message)
-
-    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task that ends with the socket."""
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
-
-    async def websocket_connect(self, message: dict[str, Any]) -> None:
-        try:
-            user = await hop(_who, self.scope)
-        except Refusal as refusal:
-            await refuse(self.scope, self.base_send, refusal)
-            raise StopConsumer from None
-        await self.accept()
-        self.start(self.tell_news(user))
-
-    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
-        raise StopConsumer
-
-    async def websocket_receive(self, message: dict[str, Any]) -> None:
-        """There is nothing to say here."""
-
-    async def tell_news(self, user: UUID) -> None:
-        """Pass on what becomes of this person's chats."""
-        async with relay.subscribed(user) as news:
-            async for item in news:
-                await self.pass_on(item)
-
-    async def pass_on(self, news: News) -> None:
-        await self.send(text_data=to_json({"event": news.kind, **news.data}))
-
-
 class ConversationConsumer(UserConsumer):
     """One socket of one conversation."""
 
@@ -166,8 +94,7 @@ class ConversationConsumer(UserConsumer):
         except Refusal as refusal:
             await refuse(self.scope, self.base_send, refusal)
             raise StopConsumer from None
-        await self.accept()
-        self.start(self.tell_news(user))
+        await self.open(user)
         if found:
             self._follow(found)
 
@@ -236,11 +163,6 @@ class ConversationConsumer(UserConsumer):
 
 
 # -- the database hops ------------------------------------------------------------------------------
-
-
-def _who(scope: Scope) -> UUID:
-    """Who connects. Raises Refusal (401, 403)."""
-    return authenticate(scope).user.pk
 
 
 def _open_stream(scope: Scope) -> tuple[UUID, Found | None]:

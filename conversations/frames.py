@@ -30,6 +30,11 @@ def native_sse(event: Event) -> bytes:
     return f"id: {event.generation}:{event.seq}\nevent: {event.kind}\ndata: {native_json(event)}\n\n".encode()
 
 
+def native_retry(ms: int) -> bytes:
+    """Ends a stream that is to be resumed: an EventSource comes back after this time with its Last-Event-ID."""
+    return f"retry: {ms}\n\n".encode()
+
+
 NATIVE_PING = b": ping\n\n"
 # One newline: the official client takes a blank line after a comment for the end of an event (DESIGN, /v1).
 OPENAI_PING = b": ping\n"

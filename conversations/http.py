@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 # More threads than connections would only wait for each other, and Django's views need some of the pool too.
 _threads = ThreadPoolExecutor(max(2, settings.DATABASE_POOL // 2), thread_name_prefix="hop")
+_detached: set[Future[None]] = set()
 
 EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -54,7 +55,7 @@ async def hop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def run_detached(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Run `work`, which may use the database, without waiting: it is done even when the process is told to stop now."""
+    """Run `work`, which may use the database, without waiting; a process that stops waits for it (detached_done)."""
 
     def run() -> None:
         try:
@@ -64,7 +65,15 @@ def run_detached(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
         finally:
             close_old_connections()
 
-    _threads.submit(copy_context().run, run)
+    future = _threads.submit(copy_context().run, run)
+    _detached.add(future)
+    future.add_done_callback(_detached.discard)
+
+
+async def detached_done(timeout_s: float) -> None:
+    """Return when what run_detached began is done, or after this time."""
+    if _detached:
+        await asyncio.wait([asyncio.wrap_future(future) for future in list(_detached)], timeout=timeout_s)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -48,7 +48,6 @@ from observability import metrics
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 10.0
 CANCELLED_STATUS = 499  # the caller's own act; the official client does not retry it
 _later: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
@@ -156,7 +155,7 @@ def _continue(principal: Principal, request: ChatRequest, conversation_id: UUID,
     if last.role != "user":
         raise Refusal("invalid_request", "The last message must be the user's.", param="messages")
     conversation = operations.owned(principal.user, conversation_id)
-    _require_worker(principal, find_model(request.model or conversation.model_version))
+    _require_worker(principal, find_model(request.model or conversation.model_version, principal.user))
     return operations.send(
         principal=principal,
         conversation_id=conversation.pk,
@@ -197,9 +196,15 @@ async def _stream(call: Accepted, events: AsyncIterator[Event], send: Send) -> b
                 elif event.is_terminal:
                     await write(_end(call, chunks, event))
                     return True
+            await write(_error(restarting()))
         except Refusal as refusal:
             await write(_error(refusal))
     return False
+
+
+def restarting() -> Refusal:
+    """This process stops, and the answer takes longer than it can wait."""
+    return Refusal("restarting", "The server is being restarted; please try again.", status=503, retry_after=1)
 
 
 def _end(call: Accepted, chunks: Chunks, event: Event) -> bytes:
@@ -243,6 +248,7 @@ async def _collect(call: Accepted, events: AsyncIterator[Event], send: Send) -> 
             else:
                 await send_json(send, 200, _completion(call, text, event), call.headers)
             return True
+    await send_openai_refusal(send, restarting())
     return False
 
 
@@ -279,7 +285,7 @@ def _abandon(call: Accepted) -> None:
 
 
 async def _cancel_unless_followed(generation_id: UUID) -> None:
-    await asyncio.sleep(RETRY_S)
+    await asyncio.sleep(settings.RETRY_S)
     if not await relay.is_followed(generation_id):
         run_detached(cancel_by_id, generation_id)
 

@@ -1,10 +1,12 @@
 """The native stream as Server-Sent Events. A disconnect does not cancel: people come back, and resume."""
 
+import random
+
 from billing.authentication import authenticate
 from billing.bodies import parse
 from billing.errors import Refusal
 from conversations import operations
-from conversations.frames import NATIVE_PING, native_sse
+from conversations.frames import NATIVE_PING, native_retry, native_sse
 from conversations.http import (
     ClientLeft,
     Receive,
@@ -19,6 +21,8 @@ from conversations.http import (
 )
 from conversations.schemas import SendBody
 from conversations.streams import Found, error_event, find_stream, following, position_of
+
+RECONNECT_MS = (100, 1000)
 
 
 async def stream(scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,12 +64,20 @@ def _send(scope: Scope, body: bytes) -> Found:
 
 
 async def _write(send: Send, found: Found) -> None:
-    """The response. Raises Refusal when it cannot begin; what breaks later is an `error` event."""
-    async with following(found) as events, event_stream(send, ping=NATIVE_PING, headers=[]) as write:
-        seq = found.after
+    """The response. Raises Refusal when it cannot begin; what breaks later is an `error` event.
+
+    A process that is told to stop ends it early, with the time after which to resume at another one.
+    """
+    async with (
+        following(found, comes_back=True) as events,
+        event_stream(send, ping=NATIVE_PING, headers=[]) as write,
+    ):
+        seq, has_ended = found.after, False
         try:
             async for event in events:
-                seq = event.seq
+                seq, has_ended = event.seq, event.is_terminal
                 await write(native_sse(event))
+            if not has_ended:
+                await write(native_retry(random.randint(*RECONNECT_MS)))  # noqa: S311 - spreads their return
         except Refusal as refusal:
             await write(native_sse(error_event(refusal, found.generation, seq)))

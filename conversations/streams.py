@@ -77,13 +77,16 @@ def _kept(answer: Message, generation: Generation, after: int) -> tuple[Event, .
 
 
 @asynccontextmanager
-async def following(found: Found) -> AsyncIterator[AsyncIterator[Event]]:
-    """The events, to the end. Raises Refusal (unavailable) on entering when the relay cannot be reached."""
+async def following(found: Found, *, comes_back: bool = False) -> AsyncIterator[AsyncIterator[Event]]:
+    """The events, to the end; for who `comes_back`, to the end of this process (relay.watching).
+
+    Raises Refusal (unavailable) on entering when the relay cannot be reached.
+    """
     if found.events is not None:
         yield _told(_replay(found.events), is_whole=False)
         return
     async with (
-        relay.watching(found.generation) as reader,
+        relay.watching(found.generation, comes_back=comes_back) as reader,
         aclosing(reader.events(found.after)) as events,
     ):
         yield _told(events, is_whole=found.after == 0)

@@ -67,6 +67,7 @@ class Turn:
     generation: UUID | None
     finish_reason: str | None
     details: Details | None
+    code: str  # why, where the reason does not say it
 
     @property
     def is_user(self) -> bool:
@@ -81,7 +82,7 @@ class Turn:
     def ending(self) -> str:
         if self.finish_reason == "limit_reached" and self.details:
             return wording.cut_by_limit(self.details.renews_at, timezone.now())
-        return wording.ending(self.finish_reason)
+        return wording.ending(self.finish_reason, self.code)
 
     @property
     def instead(self) -> str:
@@ -148,6 +149,7 @@ class Tree:
             generation=generation.pk if is_open and generation else None,
             finish_reason=None if is_open else _ended(message, generation),
             details=Details.of(generation, costs.get(generation.pk)) if generation and not is_open else None,
+            code=generation.error_code if generation else "",
         )
 
 

@@ -10,11 +10,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from billing.limits import Window, WindowState
+from inference.abandonment import ABANDONED
 from inference.protocol import FinishReason
 
 
-def ending(reason: FinishReason | str | None) -> str:
+def ending(reason: FinishReason | str | None, code: str = "") -> str:
     """One quiet line for endings other than `stop`."""
+    if reason == "cancelled" and code == ABANDONED:
+        return _("Stopped: nobody was reading")
     return {
         "length": _("Length limit reached"),
         "cancelled": _("Stopped by you"),

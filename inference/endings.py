@@ -31,7 +31,8 @@ WITH was AS (
 )
 UPDATE inference_generation g
 SET status = %(status)s, finish_reason = %(finish_reason)s, text = %(text)s, completion_tokens = %(completion_tokens)s,
-    cached_tokens = %(cached_tokens)s, frames = %(frames)s, error_code = %(error_code)s,
+    cached_tokens = %(cached_tokens)s, frames = %(frames)s,
+    error_code = CASE WHEN %(status)s = 'CANCELLED' AND %(error_code)s = '' THEN g.error_code ELSE %(error_code)s END,
     error_message = %(error_message)s, finished_at = clock_timestamp(), lease_until = NULL
 FROM was WHERE g.id = was.id
 RETURNING was.completion_tokens

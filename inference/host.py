@@ -28,7 +28,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from inference import claims, relay, token_log
+from inference import claims, layer, relay, token_log
 from inference.endings import Ending, failed
 from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
 from inference.keeper import Keeper
@@ -80,7 +80,7 @@ class EngineHost:
     def start(self) -> None:
         """Load the engine and begin to serve; returns when ready. Raises EngineDead."""
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
-        self.worker.channel = self._call(relay.new_channel("worker")).result()
+        self.worker.channel = self._call(layer.new_channel("worker")).result()
         claims.register(self.worker)
         close_old_connections()
         self.keeper.start()
@@ -99,8 +99,8 @@ class EngineHost:
     async def _start(self) -> None:
         await self.engine.start()
         self._helpers = [
-            asyncio.create_task(relay.forever(lambda: relay.listen(self.worker.channel, self._receive))),
-            asyncio.create_task(relay.forever(self.publisher.run)),
+            asyncio.create_task(layer.forever(lambda: layer.listen(self.worker.channel, self._receive))),
+            asyncio.create_task(layer.forever(self.publisher.run)),
             asyncio.create_task(self._watch()),
         ]
 

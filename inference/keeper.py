@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from inference import claims
+from inference.abandonment import cancel_unfollowed
 from inference.engine import Load
 from inference.pace import Pace
 from inference.queueing import reserved_shares
@@ -96,6 +97,7 @@ class Keeper:
         host.slots.reserved = reserved_shares()
         host.slots.peers = claims.peers(host.worker)
         claims.end_overdue()
+        cancel_unfollowed([live.generation for live in list(host.live.values())])
         host.slots.call()
 
     def _count(self, began: float, load: Load) -> None:

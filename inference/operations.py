@@ -249,17 +249,19 @@ def drain_worker(*, worker: Worker) -> None:
         relay.call(relay.drain_worker(worker.channel, worker.pk))
 
 
-def cancel(*, generation: Generation) -> Generation:
+def cancel(*, generation: Generation, code: str = "") -> Generation:
     """End a generation early; idempotent, and harmless once it has ended. Returns it refreshed.
+
+    `code` says why, where that was not its person's wish (its error_code, once it is cancelled).
 
     A waiting one ends here. A running one is flagged and its worker told; it ends when the worker says so,
     normally within one engine step.
     """
     rows = Generation.objects.filter(pk=generation.pk)
-    if not _cancel_waiting(generation.pk):
-        flagged = rows.filter(status=Status.RUNNING).update(cancel_requested=True)
+    if not _cancel_waiting(generation.pk, code):
+        flagged = rows.filter(status=Status.RUNNING).update(cancel_requested=True, error_code=code)
         # Handed back or reaped in between: it waits again.
-        if flagged or not _cancel_waiting(generation.pk):
+        if flagged or not _cancel_waiting(generation.pk, code):
             channel = rows.filter(status=Status.RUNNING).values_list("worker__channel", flat=True).first()
             if channel:
                 transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation.pk)))
@@ -267,6 +269,6 @@ def cancel(*, generation: Generation) -> Generation:
     return generation
 
 
-def _cancel_waiting(generation_id: UUID) -> bool:
+def _cancel_waiting(generation_id: UUID, code: str) -> bool:
     found = Generation.objects.filter(pk=generation_id, status=Status.WAITING).first()
-    return found is not None and end_waiting(found, status=Status.CANCELLED, finish_reason="cancelled")
+    return found is not None and end_waiting(found, status=Status.CANCELLED, finish_reason="cancelled", code=code)

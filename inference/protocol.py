@@ -14,7 +14,7 @@ VERSION = 1
 
 FinishReason = Literal["stop", "length", "cancelled", "limit_reached", "content_filter", "tool_calls", "error"]
 EventKind = Literal["queued", "started", "status", "delta", "reasoning", "tool_call", "snapshot", "done", "error"]
-TopicKind = Literal["chats"]
+TopicKind = Literal["chats", "session"]
 
 
 @dataclass(frozen=True)

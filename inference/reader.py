@@ -29,14 +29,18 @@ class Reader:
     piece, when the reader comes back.
     """
 
-    def __init__(self, generation: UUID) -> None:
+    def __init__(self, generation: UUID, *, comes_back: bool = False) -> None:
         self.generation = generation
+        self.comes_back = comes_back  # its client resumes by itself when the stream ends early
         self.seq = 0  # what the reader holds, once the buffer is taken
         self.heard_at = math.inf  # until events() begins: the row may not exist yet
+        self.checked_at = 0.0  # when it was last held against log and row
+        self._known = 0  # frames that it has heard of, held or not
         self._buffer: deque[Frame | Event] = deque()
         self._bytes = 0
         self._has_gap = False
         self._is_lost = False  # the reader must be given the whole text again
+        self._is_let_go = False
         self._terminal: Event | None = None
         self._wake = asyncio.Event()
         self._last_place: tuple[object, ...] = ()
@@ -50,18 +54,24 @@ class Reader:
                 self.finish(event)
             else:
                 self._buffer.append(event)
-        elif message.seq > self.seq and not self._has_gap:
-            size = len(message.text)
-            if message.seq > self.seq + 1 or self._bytes + size > settings.STREAM_BUFFER_BYTES:
-                self.mark_gap()
+            self._wake.set()
+            return
+        self._known = max(self._known, message.seq)
+        if message.seq > self.seq and not self._has_gap:
+            size = len(message.text.encode())
+            if message.seq > self.seq + 1:
+                metrics.reader_repairs.labels("gap").inc(self.mark_gap())
+            elif self._bytes + size > settings.STREAM_BUFFER_BYTES:
+                metrics.reader_repairs.labels("slow").inc(self.mark_gap())
             else:
                 self.seq = message.seq
                 self._bytes += size
                 self._buffer.append(message)
         self._wake.set()
 
-    def mark_gap(self) -> None:
-        """Something is missing: forget the frames in the buffer and read the log instead."""
+    def mark_gap(self) -> bool:
+        """Something is missing: forget the frames in the buffer and read the log instead. False: it does already."""
+        is_new = not self._has_gap
         frames = [item.seq for item in self._buffer if isinstance(item, Frame)]
         if frames:
             self.seq = frames[0] - 1
@@ -69,10 +79,17 @@ class Reader:
         self._bytes = 0
         self._has_gap = True
         self._wake.set()
+        return is_new
+
+    def let_go(self) -> None:
+        """End the stream once what is in the buffer is taken, without a terminal event: its client is to resume."""
+        self._is_let_go = True
+        self._wake.set()
 
     def finish(self, event: Event) -> None:
         """The generation ended: `event` is delivered once the text is whole."""
         self._terminal = self._terminal or event
+        self._known = max(self._known, event.seq)
         if self.seq < event.seq:
             self.mark_gap()
         self._wake.set()
@@ -81,11 +98,12 @@ class Reader:
         """Where it waits; told again only when it changed."""
         if tuple(data.items()) != self._last_place:
             self._last_place = tuple(data.items())
+            self._buffer = deque(item for item in self._buffer if isinstance(item, Frame) or item.kind != "queued")
             self._buffer.append(Event("queued", self.generation, self.seq, data))
             self._wake.set()
 
     async def events(self, after: int = 0, *, is_new: bool = False) -> AsyncGenerator[Event, None]:
-        """Events from `after` on, ending with `done` or `error`.
+        """Events from `after` on, ending with `done` or `error`, or without either when the reader is let go.
 
         `is_new`: the generation was made after this reader joined, so there is nothing to catch up with.
         """
@@ -100,6 +118,9 @@ class Reader:
                 yield event
             if self._terminal is not None and not self._buffer and not self._has_gap:
                 yield Event(self._terminal.kind, self.generation, self.seq, self._terminal.data)
+                return
+            if self._is_let_go:
+                metrics.readers_let_go.inc()
                 return
             await self._wake.wait()
             self._wake.clear()
@@ -129,6 +150,7 @@ class Reader:
 
     async def _catch_up(self) -> Event | None:
         """What the log has beyond self.seq, as one event; from the row when the log is gone."""
+        end = self._terminal.seq if self._terminal is not None else 0
         try:
             entries = await token_log.read(self.generation, self.seq)
         except RedisError as error:
@@ -136,8 +158,6 @@ class Reader:
             self._wake.clear()
             await self._wake.wait()  # the check once a second wakes it
             return None
-        end = self._terminal.seq if self._terminal is not None else 0
-        metrics.reader_repairs.labels("gap").inc()
         if self.seq + len(entries) < end:
             metrics.reader_repairs.labels("snapshot").inc()
             self.seq, self._has_gap = end, False
@@ -146,7 +166,9 @@ class Reader:
             return None
         kind: EventKind = "snapshot" if self._is_lost else "delta"
         self.seq += len(entries)
-        self._is_lost = self._has_gap = False
+        # What was pushed, or ended, while the log was read is the next gap.
+        ended = self._terminal.seq if self._terminal is not None else 0
+        self._is_lost, self._has_gap = False, self.seq < (self._known if entries else ended)
         text = "".join(entry.text for entry in entries)
         return Event(kind, self.generation, self.seq, {"text": text}) if entries else None
 

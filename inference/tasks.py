@@ -14,6 +14,7 @@ from billing import counters, truth
 from billing.counters import Held
 from billing.models import User
 from inference import claims
+from inference.abandonment import cancel_unfollowed
 from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
@@ -56,6 +57,13 @@ def expire_unserved() -> int:
             message="No server is running this model at the moment.",
         )
     return ended
+
+
+@shared_task(name="inference.cancel_unfollowed_waiting")
+def cancel_unfollowed_waiting() -> int:
+    """For what waits, what the keeper of a worker does for what it runs; returns how many."""
+    waiting = Generation.objects.filter(status=Status.WAITING, cancel_requested=False)
+    return cancel_unfollowed(list(waiting.only("pk", "purpose", "affinity", "model_id", "status")[:10_000]))
 
 
 @shared_task(name="inference.reap_without_hosts")

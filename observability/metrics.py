@@ -52,9 +52,12 @@ reader_first_token = Histogram(
 )
 reader_repairs = Counter(
     "chatsite_reader_repairs_total",
-    "What pushes did not bring: gap (read from the log), snapshot (the whole text again), check (log and row looked at"
-    " after a second of silence).",
+    "What pushes did not bring: gap (read from the log), slow (a full buffer, whose frames merge), snapshot (the whole"
+    " text again), check (log and row looked at after silence).",
     ["kind"],
+)
+readers_let_go = Counter(
+    "chatsite_readers_let_go_total", "Readers that a process which was told to stop sent to another one."
 )
 refusals = Counter("chatsite_refusals_total", "Requests that were refused, by the refusal's code.", ["code"])
 
@@ -71,6 +74,7 @@ generations_ended = Counter(
 tokens = Counter(
     "chatsite_tokens_total", "Tokens of ended generations; cached ones are among the prompt's.", ["model", "direction"]
 )
+abandoned = Counter("chatsite_abandoned_total", "Generations that were cancelled because nobody followed them.")
 failovers = Counter(
     "chatsite_failovers_total",
     "Generations taken from a worker to run elsewhere: lease_lapsed (it died or froze), handed_back (it drained),"

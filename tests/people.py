@@ -80,12 +80,17 @@ class Person:
 def make_person() -> Person:
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):  # a slow one is slow
         user = create_user(email=f"{uuid.uuid4().hex}@example.org", password="tall-trees-7")
+    return Person(user, issue_key(user=user, name="test")[1], login(user))
+
+
+def login(user: User) -> str:
+    """A new login session; its key."""
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     session[HASH_SESSION_KEY] = user.get_session_auth_hash()
     session.save()
-    return Person(user, issue_key(user=user, name="test")[1], str(session.session_key))
+    return str(session.session_key)
 
 
 @pytest.fixture(scope="package")

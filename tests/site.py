@@ -1,6 +1,5 @@
 """A real site for tests: web processes and echo workers as children, against the stores of the test run."""
 
-import http.client
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from django.db import connection
 
+from chatsite import SERVES
 from chatsite.stores import free_port, log_tail, with_parent
 from inference.models import Worker
 
@@ -51,13 +51,13 @@ class Process:
     popen: "subprocess.Popen[bytes] | None" = None
     environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self) -> None:
+    def start(self, stdin: int = subprocess.DEVNULL) -> None:
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
                 with_parent(self.argv, "TERM"),
                 cwd=REPOSITORY,
                 env=self.environment,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -87,9 +87,10 @@ class Process:
 
 @dataclass
 class Web(Process):
-    """A web process with a port of its own."""
+    """A web process, as a supervisor runs it, with a port of its own or one that it shares through `listener`."""
 
     port: int = 0
+    listener: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -99,21 +100,22 @@ class Web(Process):
     def ws_url(self) -> str:
         return f"ws://127.0.0.1:{self.port}"
 
+    def start(self, stdin: int = subprocess.DEVNULL) -> None:
+        if self.listener is not None:
+            super().start(self.listener.fileno())
+            return
+        with socket.create_server(("127.0.0.1", self.port), backlog=4096) as own:
+            super().start(own.fileno())
+
     def answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status < 500
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        return SERVES.format(pid=self.pid) in self.log.read_text()
 
 
 class Site:
     """Web processes and GPU workers, with the echo engine by default; the model must be registered already.
 
-    The processes share `database_url` and `redis_url`; `environment` overrides their settings.
+    The processes share `database_url` and `redis_url`; `environment` overrides their settings. With `shares_port` the
+    web processes accept from one socket, as those of `manage.py up` do.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Site:
         slots: int = 8,
         model: str = "echo",
         environment: dict[str, str] | None = None,
+        shares_port: bool = False,
     ) -> None:
         self.folder = folder
         self.slots = slots
@@ -143,16 +146,18 @@ class Site:
             "DRAIN": "1",
             "METRICS_TOKEN": METRICS_TOKEN,
             "PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics"),
+            "WEB_DRAIN": "1",
             **(environment or {}),
         }
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096) if shares_port else None
         self.webs = [self._web(i) for i in range(webs)]
         self.workers = [self._worker(i) for i in range(workers)]
 
     def _web(self, number: int) -> Web:
-        name, port = f"web{number}", free_port()
-        argv = [sys.executable, "-m", "uvicorn", "chatsite.asgi:application", "--port", str(port)]
-        argv += ["--no-access-log", "--timeout-graceful-shutdown", "1", "--ws", "websockets-sansio"]
-        return Web(name, argv, self.folder / f"{name}.log", environment=self.environment, port=port)
+        name, log = f"web{number}", self.folder / f"web{number}.log"
+        port = self.listener.getsockname()[1] if self.listener else free_port()
+        argv = [sys.executable, "-m", "chatsite.serve"]
+        return Web(name, argv, log, environment=self.environment, port=port, listener=self.listener)
 
     def _worker(self, number: int) -> Process:
         name = f"worker{number}-{os.path.basename(self.folder)}"
@@ -181,8 +186,13 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for web in self.webs:
+            if web.is_alive:
+                os.kill(web.pid, signal.SIGTERM)  # they take their last second together
         for process in self.processes:
             process.stop()
+        if self.listener:
+            self.listener.close()
 
     @property
     def processes(self) -> list[Process]:

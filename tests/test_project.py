@@ -30,7 +30,7 @@ def test_the_readmes_table_names_every_setting_with_its_default():
 
 def test_only_the_relay_imports_the_channel_layer():
     importers = [path.name for path in sources() if "channels.layers" in path.read_text()]
-    assert importers == ["relay.py"]
+    assert importers == ["layer.py"]
 
 
 def test_only_the_counters_touch_the_limit_keys():

@@ -3,6 +3,7 @@ import { delay } from "./backoff.js";
 
 const ASLEEP_MS = 20_000; // a timer that is this late was asleep, and so was the connection
 const TICK_MS = 5_000;
+const LOGGED_OUT = 4401; // the server's close code
 
 /** @typedef {"open" | "lost" | "offline"} State */
 
@@ -13,7 +14,7 @@ export class Socket {
    * @param {(event: any) => void} options.onEvent
    * @param {(isBack: boolean) => void} options.onOpen  isBack: it was open before
    * @param {(state: State) => void} options.onState
-   * @param {(tries: number) => void} options.onRefused  a try failed before the socket was open
+   * @param {(tries: number) => void} options.onRefused  a try failed before the socket was open; 0: the server closed it for good
    */
   constructor({ url, onEvent, onOpen, onState, onRefused }) {
     this.url = url;
@@ -73,11 +74,12 @@ export class Socket {
     socket.onmessage = (message) => {
       if (current()) this.onEvent(JSON.parse(message.data));
     };
-    socket.onclose = () => {
+    socket.onclose = ({ code }) => {
       if (!current() || this.isClosed) return;
       this.socket = null;
       this.onState(navigator.onLine ? "lost" : "offline");
       if (!wasOpen) this.onRefused(this.attempt + 1);
+      else if (code === LOGGED_OUT) this.onRefused(0);
       this.timer = setTimeout(() => this.connect(), delay(this.attempt++, Math.random()));
     };
   }

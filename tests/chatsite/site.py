@@ -47,7 +47,7 @@ class Site:
         self.folder.chmod(0o711)  # as root, PostgreSQL's own user must get through
         self.port = free_port()
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
-        own = {"DATA_DIR": str(self.folder), "PORT": str(self.port), "ENGINE": "echo", "DRAIN": "1"}
+        own = {"DATA_DIR": str(self.folder), "PORT": str(self.port), "ENGINE": "echo", "DRAIN": "1", "WEB_DRAIN": "1"}
         self.env = inherited | own | env
         self._output = self.folder / "output"
         self._seen: set[psutil.Process] = set()
@@ -117,11 +117,11 @@ class Site:
         except OSError:
             return None
 
-    def open_stream(self) -> http.client.HTTPResponse:
-        """A /v1 stream of an endless answer, after its first token. The site must be ready."""
+    def open_stream(self, n: int = 50000) -> http.client.HTTPResponse:
+        """A /v1 stream of an answer of `n` tokens, after the first one. The site must be ready."""
         self.manage("create_user", "ada@example.org", "--password", "a long enough one")
         key = self.manage("create_key", "ada@example.org").stdout.strip()
-        messages = [{"role": "user", "content": "[[n=50000 itl=20]]"}]
+        messages = [{"role": "user", "content": f"[[n={n} itl=20]]"}]
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.request(
             "POST",

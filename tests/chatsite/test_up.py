@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from chatsite.stores import free_port
-from tests.chatsite.site import Site, wait_for
+from tests.chatsite.site import REPOSITORY, Site, wait_for
 
 pytestmark = pytest.mark.faults
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
@@ -121,6 +122,29 @@ def _tells_of_all_its_processes(site: Site, probes: int) -> None:
 
     for _ in range(10):  # whichever process answers
         wait_for(told, "a GPU worker's and the side worker's figures")
+
+
+@ON_LINUX
+def test_web_processes_are_restarted_one_after_the_other(sites: ExitStack) -> None:
+    site = new_site(sites, WEB_PROCESSES="2", WEB_DRAIN="20")
+    site.start()
+    site.wait_for_address()
+    wait_for(lambda: site.status("/readyz") == 200, "a ready worker")
+    before = {process.pid for process in site.processes() if "chatsite.serve" in " ".join(process.cmdline())}
+    stream, seen = site.open_stream(n=120), 0
+    restarting = subprocess.Popen([sys.executable, "manage.py", "restart_web"], env=site.env, cwd=REPOSITORY)
+    while line := stream.readline():
+        seen += b'"content":"t0' in line
+        assert b"error" not in line
+        if seen % 10 == 0:
+            assert site.status("/healthz") == 200
+    assert seen > 20 and restarting.wait(90) == 0
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in before), "the old ones have left")
+    assert site.status("/readyz") == 200
+    site.up.send_signal(signal.SIGTERM)
+    site.wait_until_gone()
+    gone = site.manage("restart_web")
+    assert gone.returncode == 1 and "No site runs in" in gone.stderr
 
 
 def _is_restarted(site: Site, word: str) -> None:

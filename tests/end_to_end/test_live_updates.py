@@ -2,16 +2,21 @@
 
 import json
 import uuid
+from time import monotonic
 from typing import Any
 
+import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from conversations import naming
+from conversations import naming, sockets
 from conversations.models import Conversation
+from inference.protocol import News
 from tests.end_to_end.test_websocket import hear, open_socket, say, text_of
-from tests.people import Person, numbers
+from tests.people import Person, login, numbers
 from tests.site import Site
 
 
@@ -115,3 +120,47 @@ def test_pages_that_leave_leave_nothing(site: Site, person: Person) -> None:
         with person.http(site.webs[1].url) as http:
             chat = http.post("/api/v1/conversations", json={"model": "echo", "id": str(uuid.uuid4())}).json()["id"]
         assert hear_change(stays, "created")["conversation"] == chat
+
+
+def test_what_happens_right_after_the_handshake_is_heard(site: Site, person: Person) -> None:
+    with person.http(site.webs[0].url) as http:
+        for _ in range(20):
+            with open_news(site, person.headers, web=1) as page:
+                chat = http.post("/api/v1/conversations", json={"model": "echo"}).json()["id"]
+                assert hear_change(page, "created")["conversation"] == chat
+
+
+def test_logging_out_closes_the_sockets_of_that_session(site: Site, person: Person) -> None:
+    """At once, at any web process; another session, and API keys, stay."""
+    other = login(person.user)
+    ours = site.webs[0].url
+    with (
+        open_news(site, person.cookie, web=1, origin=site.webs[1].url) as page,
+        open_socket(site, person.chat(), person.cookie, web=1, origin=site.webs[1].url) as chat,
+        open_news(site, {"Cookie": f"sessionid={other}"}, origin=ours) as elsewhere,
+        open_news(site, person.headers) as program,
+    ):
+        with httpx.Client(base_url=ours, cookies={"sessionid": person.session}) as http:
+            token = http.get("/accounts/logout/").cookies["csrftoken"]
+            done = http.post("/accounts/logout/", data={"csrfmiddlewaretoken": token}, headers={"Referer": ours})
+            assert done.status_code == 302
+        for socket in (page, chat):
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    socket.recv(timeout=10)
+            assert closed.value.rcvd and closed.value.rcvd.code == 4401
+        with person.http(ours) as http:
+            http.post("/api/v1/conversations", json={"model": "echo"})
+        hear_change(elsewhere, "created")
+        hear_change(program, "created")
+
+
+async def test_a_socket_looks_for_itself_whether_it_may_still_tell(person: Person) -> None:
+    consumer = sockets.UserConsumer()
+    consumer.scope = {"type": "websocket", "headers": [(b"authorization", f"Bearer {person.key}".encode())]}
+    consumer.session, consumer.checked_at = None, monotonic()
+    news = News(person.user.pk, "chats")
+    await sync_to_async(person.user.api_keys.update)(revoked_at=timezone.now())
+    assert not await consumer._has_ended(news)  # asked a moment ago
+    consumer.checked_at -= sockets.RECHECK_S
+    assert await consumer._has_ended(news)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from billing.models import Plan
 from billing.operations import revoke_key
 from inference.models import Generation
 from tests.people import Person, numbers
@@ -230,3 +232,25 @@ def test_disconnect_does_not_cancel(site: Site, person: Person) -> None:
         hear(socket, "delta")
     wait_until(lambda: not person.newest().is_open, "it ends")
     assert person.newest().finish_reason == "stop"
+
+
+def test_of_a_burst_into_one_chat_one_is_written_and_the_others_are_told_why(site: Site, person: Person) -> None:
+    """Not that there are too many requests, which would be sent again: the chat is busy (case 23)."""
+    chat = person.chat()
+    Plan.objects.filter(is_default=True).update(max_concurrent=2)
+    try:
+
+        def send(number: int) -> int:
+            http = person.http(site.webs[number % 2].url)
+            content = {"content": f"[[n=100 itl=50]] {number}"}
+            return http.post(f"/api/v1/conversations/{chat}/messages", json=content).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(send, range(8)))
+        late = person.http(site.webs[0].url).post(f"/api/v1/conversations/{chat}/messages", json={"content": "x"})
+        person.http(site.webs[0].url).post(f"/api/v1/conversations/{chat}/cancel")
+    finally:
+        Plan.objects.filter(is_default=True).update(max_concurrent=50)
+    assert sorted(statuses)[:1] == [202] and statuses.count(202) == 1
+    assert set(statuses) <= {202, 409, 429} and statuses.count(409) >= 4
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "answer_running")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from inference import relay, token_log
+from inference import hub, relay, token_log
 from inference.models import Generation
 from inference.protocol import Append, Entry, Frame, Notice
 from inference.reader import Reader
@@ -154,10 +154,10 @@ async def test_a_reader_that_follows_before_the_row_exists_is_not_told_that_it_i
     """Under load, admission takes longer than the check of silent readers."""
     row = Generation(model=echo_model, user=user, organization_id=user.organization_id, prompt_tokens=1, grant=1)
     async with relay.watching(row.pk) as reader:
-        await relay._hub()._check([row.pk])
+        await hub.hub().check([row.pk])
         await sync_to_async(row.save)()
         await relay.notify(
-            Notice(row.pk, 0, "done", {"finish_reason": "stop", "usage": USAGE}), [await relay._hub().channel()]
+            Notice(row.pk, 0, "done", {"finish_reason": "stop", "usage": USAGE}), [await hub.hub().channel()]
         )
         _, end = await read_all(reader, is_new=True)
     assert (end.kind, end.data["finish_reason"]) == ("done", "stop")

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from inference import token_log
+from inference import shards, token_log, viewers
 from inference.protocol import Append, Entry
 from inference.token_log import StaleAttempt
 
@@ -57,19 +57,19 @@ async def test_a_later_attempt_fences_the_earlier_one_and_finds_what_it_logged()
 
 async def test_many_logs_are_appended_in_one_call_each_with_its_viewers():
     first, second = uuid4(), uuid4()
-    assert await token_log.watch([first, second], "web-1") == [0, 0]
-    await token_log.watch([second], "web-2")
+    assert await viewers.watch([first, second], "web-1") == {first: 0, second: 0}
+    await viewers.watch([second], "web-2")
     results = await token_log.append([Append(first, 1, 1, entries("x")), Append(second, 1, 1, entries("é😀"))])
     assert results[first].viewers == ["web-1"]
     assert sorted(results[second].viewers) == ["web-1", "web-2"]
-    await token_log.unwatch(second, "web-2")
+    await viewers.unwatch(second, "web-2")
     assert (await append(second, 1, 2, "z")).viewers == ["web-1"]
 
 
 async def test_a_closed_log_expires_and_an_open_one_does_not():
     generation = uuid4()
     await append(generation, 1, 1, "a")
-    store = token_log.stores()[0]
+    store = shards.stores()[0]
     assert await store.ttl(f"log:{generation}") == -1
     await token_log.close_log(generation, 60)
     assert 0 < await store.ttl(f"log:{generation}") <= 60

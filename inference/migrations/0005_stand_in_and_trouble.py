@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0003_queue'),
+        ('inference', '0004_request_id'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -22,7 +22,7 @@ DROP FUNCTION billing_plan_history_append_only();
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0006_ledger'),
+        ('billing', '0007_owners_and_offers'),
         ('inference', '0001_initial'),
     ]
 
