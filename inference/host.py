@@ -15,7 +15,7 @@ import socket
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from inference import claims, relay, token_log
+from inference.claims import Progress
 from inference.endings import Ending, failed
 from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
 from inference.keeper import Keeper
@@ -177,7 +178,7 @@ class EngineHost:
                 try:
                     ending = work.result()
                 finally:
-                    self.slots.free(live.generation.pk)
+                    self.slots.free(live)
                 try:
                     # The next one runs while this one's end is written: a slot is free for as long as a claim takes.
                     generation, _ = self.slots.take(may_fill=True)
@@ -190,7 +191,7 @@ class EngineHost:
                 # Its lease lapses, and another worker takes it up; what follows it is carried on.
                 log.exception("%s was not brought to its end", live.generation.pk)
             finally:
-                self.slots.forget(live.generation.pk)
+                self.slots.forget(live)
             if following is None:
                 return
             live = following
@@ -331,10 +332,17 @@ class EngineHost:
         """Run a callback on the loop thread, soon."""
         self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def lose(self, generation: UUID) -> None:
-        """Another worker owns it now: stop at once, say nothing; on the loop thread."""
+    def mute(self, lost: Mapping[UUID, Progress]) -> None:
+        """From now on, nothing more is published of these attempts; on any thread."""
+        for generation, step in lost.items():
+            live = self.live.get(generation)
+            if live is not None and live.generation.attempt == step.attempt:
+                live.is_stale = True
+
+    def lose(self, generation: UUID, attempt: int) -> None:
+        """A later attempt has the row, here or elsewhere: stop at once, say nothing; on the loop thread."""
         live = self.live.get(generation)
-        if live is not None:
+        if live is not None and live.generation.attempt == attempt:
             live.appended(-1)
             if live.task is not None:
                 live.task.cancel()

@@ -72,16 +72,18 @@ class Keeper:
         progress = {pk: live.progress() for pk, live in list(host.live.items())}
         host.worker.service_s = self._pace.step(began, len(host.slots), host.slots.ended)
         renewed = claims.renew(host.worker, progress, host.engine.load())
+        # Ended meanwhile by our own threads, or taken by someone else. Said before the renewal is: with it, this
+        # worker may publish again.
+        lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
+        host.mute(lost)
         self._reachable_since = self._reachable_since or began
         self._renewed_at = began
         with self._renewed:
             self._renewed.notify_all()
         for pk in renewed.cancelled:
             host.on_loop(host.cancel, pk)
-        # Ended meanwhile by our own threads, or taken by someone else.
-        lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
-        for pk in lost:
-            host.on_loop(host.lose, pk)
+        for pk, step in lost.items():
+            host.on_loop(host.lose, pk, step.attempt)
         if lost:
             claims.refund_deaths(lost)
         if began - self._reachable_since > settings.LEASE_S:

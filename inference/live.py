@@ -92,7 +92,12 @@ class Live:
         return bool(self._text) or self.logged < len(self._entries)
 
     def append(self) -> Append | None:
-        """What to log next, or None. Ids whose text is held back wait for it."""
+        """What to log next, or None. Ids whose text is held back wait for it.
+
+        A stale attempt has nothing to say: the log refuses it as long as it holds the later one, which a flush ends.
+        """
+        if self.is_stale:
+            return None
         if self._text:
             self._close_entry(None)
         if self.logged == len(self._entries):
