@@ -47,6 +47,10 @@ HAND_BACK_S = 5.0  # at most, for writing that others may go on
 ENGINE_DIED = 75  # exit status; any supervisor restarts it
 
 
+class TextLost(Exception):
+    """The log lacks what readers have been shown, and the worker that had it is gone: to go on would hide a seam."""
+
+
 class EngineHost:
     """One per GPU worker process."""
 
@@ -237,6 +241,10 @@ class EngineHost:
             await self._settle(live)
             message = "The model could not finish this answer."
             return failed("engine_failed", message, live.ending(Status.FAILED, "error"))
+        except TextLost:
+            log.error("what was said of %s is lost: store and worker were away at once", live.generation.pk)
+            said = "The server lost what it had written of this answer. Please ask again."
+            return failed("interrupted", said, live.ending(Status.FAILED, "error"))
         except EngineDead:
             # _watch sees it too: it hands the row back and ends this process.
             await asyncio.get_running_loop().create_future()
@@ -254,6 +262,9 @@ class EngineHost:
     async def _generate(self, live: Live) -> Ending:
         generation = live.generation
         opened = await self._open(live)
+        if len(opened.entries) < generation.frames:
+            live.emitted = generation.completion_tokens
+            raise TextLost
         sampling = Sampling.from_json(generation.sampling)
         detokenizer = self.engine.detokenizer(live.prompt_ids, sampling.stop)
         emitted = live.resume(opened.entries, detokenizer)

@@ -124,7 +124,9 @@ class Live:
             await self._settled.wait()
 
     def progress(self) -> Progress:
-        return Progress(self.generation.attempt, self.emitted, self.cached_tokens)
+        # Never fewer than an earlier attempt has logged, also before this one has read them.
+        frames = max(self.logged, self.generation.frames)
+        return Progress(self.generation.attempt, self.emitted, self.cached_tokens, frames)
 
     def ending(self, status: str, reason: FinishReason) -> Ending:
         """How it ended, with everything that was produced for the reader."""

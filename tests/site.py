@@ -112,7 +112,8 @@ class Web(Process):
 class Site:
     """Web processes and GPU workers, with the echo engine by default; the model must be registered already.
 
-    The processes share `database_url` and `redis_url`; `environment` overrides their settings.
+    The processes share `database_url` and `redis_url`; `environment` overrides their settings. `side`: the side worker
+    and beat, too.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Site:
         workers: int = 1,
         slots: int = 8,
         model: str = "echo",
+        side: bool = False,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -144,6 +146,7 @@ class Site:
         }
         self.webs = [self._web(i) for i in range(webs)]
         self.workers = [self._worker(i) for i in range(workers)]
+        self.side = [self._side(), self._beat()] if side else []
 
     def _web(self, number: int) -> Web:
         name, port = f"web{number}", free_port()
@@ -166,6 +169,15 @@ class Site:
         ]
         return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
 
+    def _side(self) -> Process:
+        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", "2"]
+        argv += ["-Q", "default", "-n", f"side-{os.path.basename(self.folder)}@%h", "--without-mingle"]
+        return Process("side", [*argv, "--without-gossip"], self.folder / "side.log", environment=self.environment)
+
+    def _beat(self) -> Process:
+        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "beat", "-s", str(self.folder / "beat")]
+        return Process("beat", argv, self.folder / "beat.log", environment=self.environment)
+
     def __enter__(self) -> Self:
         try:
             for process in self.processes:
@@ -183,7 +195,7 @@ class Site:
 
     @property
     def processes(self) -> list[Process]:
-        return [*self.webs, *self.workers]
+        return [*self.webs, *self.workers, *self.side]
 
     def kill(self, process: Process, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal; a deadly one is waited for."""
@@ -208,6 +220,8 @@ class Site:
                 raise AssertionError(f"{process.name} ended. Its log ends:\n{log_tail(process.log, 40)}")
             if isinstance(process, Web):
                 return process.answers()
+            if process in self.side:
+                return True  # what they do is seen in time
             return Worker.objects.filter(pid=process.pid, state=Worker.State.READY).exists()
 
         try:
