@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_S = 1.0
+RETRY_S = 0.1
 
 
 class Keeper:
@@ -55,17 +56,18 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            began = monotonic()
+            began, pause = monotonic(), STEP_S
             try:
                 self._step(began)
             except (OperationalError, InterfaceError) as error:
-                self._reachable_since = None
+                # After a restart of the database each pooled connection fails once: not a second each, with leases.
+                self._reachable_since, pause = None, RETRY_S
                 log.warning("database out of reach: %s", error)
             except Exception:
                 log.exception("keeper step failed")
             finally:
                 close_old_connections()
-            self._stopping.wait(max(0.05, STEP_S - (monotonic() - began)))
+            self._stopping.wait(max(0.05, pause - (monotonic() - began)))
 
     def _step(self, began: float) -> None:
         host = self._host

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.people import numbers
 from tests.site import wait_until
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request of a crowd
+TALKERS = 3
 PAUSE_S = 0.2
 PATIENCE_S = 60.0
 
@@ -78,7 +80,8 @@ class Crowd:
         self.short: list[Told] = []
         self._urls, self._headers = urls, headers
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="crowd", daemon=True)
-        self._talkers = 3
+        self._goes_on = True
+        self._come: Callable[[], object] = lambda: None
         self._fails: list[BaseException] = []
 
     @property
@@ -111,16 +114,23 @@ class Crowd:
             async with httpx.AsyncClient(headers=self._headers, timeout=10, limits=limits) as http:
                 async with asyncio.timeout(PATIENCE_S):
                     async with asyncio.TaskGroup() as tasks:
-                        for number in range(self._talkers):
-                            tasks.create_task(self._talk(http, number))
+                        loop = asyncio.get_running_loop()
+                        self._come = lambda: loop.call_soon_threadsafe(lambda: tasks.create_task(self._talk(http)))
+                        self.join_in(TALKERS)
                         await asyncio.gather(*(self._ask(http, told, n) for n, told in enumerate(self.long)))
-                        self._talkers = 0
+                        self._goes_on = False
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             self._fails.append(error)
 
-    async def _talk(self, http: httpx.AsyncClient, number: int) -> None:
+    def join_in(self, count: int) -> None:
+        """So many more begin to ask for short answers, now."""
+        for _ in range(count):
+            self._come()
+
+    async def _talk(self, http: httpx.AsyncClient) -> None:
         """Short answers, one after the other, each in a conversation of its own."""
-        while self._talkers:
+        number = len(self.short)
+        while self._goes_on:
             told = Told(uuid.uuid4(), 3, "[[n=3 itl=5 ttft=1]]")
             body = {"id": str(told.chat), "model": "echo", "title": "short"}
             await self._until_answered(http, told, number, "/api/v1/conversations", body, 201)
