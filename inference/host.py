@@ -71,6 +71,8 @@ class EngineHost:
         self.keeper = Keeper(self)
         self.slots = Slots(self)
         self.is_draining = False
+        self._leaving: list[Generation] = []
+        self._handing_back = threading.Lock()
         self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
         self._loop = asyncio.new_event_loop()
         self._helpers: list[asyncio.Task[None]] = []
@@ -209,7 +211,7 @@ class EngineHost:
         while not live.is_stale:
             try:
                 if ending is None:
-                    claims.hand_back(self.worker, [live.generation])
+                    self._hand_back(live.generation)
                 elif not claims.finish(live.generation, ending):
                     log.info("%s ended elsewhere", live.generation.pk)
                 return
@@ -220,6 +222,15 @@ class EngineHost:
             if not self.keeper.wait_for_renewal():
                 log.error("%s not finished; its lease will lapse", live.generation.pk)
                 return
+
+    def _hand_back(self, generation: Generation) -> None:
+        """Threads that come at the same time, as when this worker is told to stop, are served by one statement."""
+        self._leaving.append(generation)
+        with self._handing_back:
+            batch = list(self._leaving)
+            if generation in batch:
+                claims.hand_back(self.worker, batch)
+                del self._leaving[: len(batch)]
 
     # -- one generation: on the loop ---------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""A GPU worker that is killed at a certain point, once: `celery -A tests.town.mortal_worker worker`.
+"""A GPU worker that is killed at certain points: `celery -A tests.town.mortal_worker worker`.
 
-DIES_AT names the point, HAS_DIED a file that says that it happened. Points: claimed (a row is taken, no token made),
-last-token (all are made and logged, the end is not written), finished (it is written, nobody is told), handing-back
-(told to stop, before the rows are handed back).
+POINTS names a file with the points that are left, of which each process dies at the first one. Points: claimed (a row
+is taken, no token made), last-token (all are made and logged, the end is not written), finished (it is written, nobody
+is told), handing-back (told to stop, before the rows are handed back).
 """
 
 import os
@@ -20,41 +20,37 @@ django.setup()
 from inference import claims, endings  # noqa: E402
 
 __all__ = ["app"]
-FLAG = Path(os.environ["HAS_DIED"])
+LEFT = Path(os.environ["POINTS"])
 
 
-def _die_once(*_: Any) -> None:
-    try:
-        FLAG.touch(exist_ok=False)
-    except FileExistsError:
-        return
+def die() -> None:
+    """At this very point; the next process dies at the next one."""
+    LEFT.write_text(" ".join(LEFT.read_text().split()[1:]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _before(act: Callable[..., Any]) -> Callable[..., Any]:
+def before(act: Callable[..., Any]) -> Callable[..., Any]:
     def acting(*arguments: Any, **named: Any) -> Any:
-        _die_once()
+        die()
         return act(*arguments, **named)
 
     return acting
 
 
-def _after_a_claim(*arguments: Any) -> claims.Claimed:
-    claimed = _claim(*arguments)
+def after_a_claim(*arguments: Any) -> claims.Claimed:
+    claimed = claim(*arguments)
     if claimed.generations:
-        _die_once()
+        die()
     return claimed
 
 
-_claim = claims.claim
-match os.environ["DIES_AT"]:
-    case "claimed":
-        claims.claim = _after_a_claim
-    case "last-token":
-        claims.finish = _before(claims.finish)
-    case "finished":
-        endings._announce = _before(endings._announce)
-    case "handing-back":
-        claims.hand_back = _before(claims.hand_back)
-    case other:
-        raise SystemExit(f"no such point: {other}")
+claim = claims.claim
+match LEFT.read_text().split()[:1]:
+    case ["claimed"]:
+        claims.claim = after_a_claim
+    case ["last-token"]:
+        claims.finish = before(claims.finish)
+    case ["finished"]:
+        endings._announce = before(endings._announce)
+    case ["handing-back"]:
+        claims.hand_back = before(claims.hand_back)

@@ -116,11 +116,10 @@ def test_all_workers_down_and_up_again(town: Town) -> None:
     town.must_be_whole(crowd)
 
 
-@pytest.mark.parametrize("fault", ["die", "exit"])
-def test_a_poisoned_request(town: Town, fault: str) -> None:
+def test_a_poisoned_request(town: Town) -> None:
     """It takes each worker down that runs it: three times, the last of them alone. Nobody else loses anything."""
     crowd = town.people(count=9, n=60, itl=20)
-    poison = town.people_of(crowd, 1, n=60, itl=20, extra=f"{fault}=10 always=1")[0]
+    poison = town.people_of(crowd, 1, n=60, itl=20, extra="exit=10 always=1")[0]
     crowd.start()
     while not poison.end:
         town.restart_the_dead()
@@ -130,21 +129,21 @@ def test_a_poisoned_request(town: Town, fault: str) -> None:
     town.must_be_settled(crowd)
 
 
-@pytest.mark.parametrize("minutes", ["+10m", "-10m"])
-def test_a_worker_whose_clock_is_off(town: Town, minutes: str) -> None:
+def test_workers_whose_clocks_are_off(town: Town) -> None:
     """Leases are the database's, windows the counters' store's: nobody is taken for dead, nothing counts elsewhen."""
     library = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
     if library is None:
         pytest.skip("libfaketime is not installed (Debian package faketime)")
-    environment = {"LD_PRELOAD": str(library), "FAKETIME": minutes, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    with town.other_worker(1, **environment):
+    faked = {"LD_PRELOAD": str(library), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    with town.other_worker(0, FAKETIME="+10m", **faked), town.other_worker(1, FAKETIME="-10m", **faked):
         crowd = town.people(n=60)
         crowd.start()
         crowd.wait_for_tokens(20)
         mine = Generation.objects.filter(user=town.person.user)
         assert not mine.filter(attempt__gt=1).exists()
-        town.site.kill(town.site.workers[0], signal.SIGKILL)  # whom the other one follows by its clock, or does not
+        town.site.kill(town.site.workers[0])  # the other one sees that by the database's clock
         crowd.join()
+        assert not mine.filter(deaths__gt=1).exists()
         with redis.Redis.from_url(town.valkey.url) as client:
             client.flushall()
         assert used(town.person.user)["tokens_per_minute"] == town.booked() > 0
@@ -167,16 +166,28 @@ def test_an_old_worker_beside_a_new_web_process(town: Town) -> None:
         town.must_be_settled(crowd)
 
 
-@pytest.mark.parametrize("point", ["claimed", "last-token", "finished", "handing-back"])
-def test_a_worker_that_dies_at_this_point(town: Town, point: str, tmp_path: Path) -> None:
-    """See tests.town.mortal_worker."""
-    died = tmp_path / "died"
-    with town.other_worker(1, "tests.town.mortal_worker", DIES_AT=point, HAS_DIED=str(died), DRAIN="0"):
-        crowd = town.people(count=20, n=60, itl=20)
+def test_a_worker_that_dies_at_certain_points(town: Town, tmp_path: Path) -> None:
+    """One after the other; see tests.town.mortal_worker."""
+    points = tmp_path / "points"
+    points.write_text("claimed last-token finished")
+    with town.other_worker(1, "tests.town.mortal_worker", POINTS=str(points)) as mortal:
+        crowd = town.people(count=30, n=250, itl=30)
         crowd.start()
-        if point == "handing-back":
-            crowd.wait_for_tokens(10)
-            town.site.kill(town.site.workers[1], signal.SIGTERM)
-        wait_until(died.exists, "it died")
+        while points.read_text():
+            if not mortal.is_alive:
+                town.site.restart(mortal)
+        crowd.join()
+        town.must_be_whole(crowd)
+
+
+def test_a_worker_that_dies_while_it_hands_back(town: Town, tmp_path: Path) -> None:
+    points = tmp_path / "points"
+    points.write_text("handing-back")
+    with town.other_worker(1, "tests.town.mortal_worker", POINTS=str(points), DRAIN="0") as mortal:
+        crowd = town.people(count=60, n=60)  # more than the other one has slots for
+        crowd.start()
+        wait_until(lambda: town.site.row(mortal).running > 0, "it has something to hand back")
+        town.site.kill(mortal, signal.SIGTERM)
+        assert points.read_text() == ""
         crowd.join()
         town.must_be_whole(crowd)
