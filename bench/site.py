@@ -153,6 +153,12 @@ class Site:
         """Resident memory of the web process, in MB (10⁶ bytes)."""
         return sum(process.memory_info().rss for process, kind in self._processes() if kind == "web") / 1e6
 
+    def processes_of(self, kind: str) -> list[psutil.Process]:
+        """Supervisord's own children of this kind."""
+        found = self._processes()
+        above = {process.pid for process, of in found if of == "supervisor"}
+        return [process for process, of in found if of == kind and process.ppid() in above]
+
     def _processes(self) -> list[tuple[psutil.Process, str]]:
         """All processes of `up`, each with its kind: that of supervisord's child that it is or belongs to."""
         up = psutil.Process(self._children[0].pid)

@@ -10,6 +10,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing import pricing
@@ -150,6 +151,7 @@ def book(
         price_multiplier=prices.multiplier,
         cost_micro=0 if purpose != "chat" else pricing.cost(prices, usage.prompt_tokens, usage.completion_tokens),
         admitted_at=admitted_at,
+        created_at=Now(),  # not this machine's clock: windows and days are the database's
     )
 
 

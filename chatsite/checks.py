@@ -1,7 +1,7 @@
 """System checks: configurations that cannot work are said at start-up, each in one line."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
@@ -85,15 +85,35 @@ def database_has_connections(app_configs: Apps, databases: Sequence[str] | None,
 def stores_evict_nothing(app_configs: Apps, databases: Sequence[str] | None, **kwargs: Any) -> list[CheckMessage]:
     """Tickets, token logs and counters must not be evicted. Asked together with the databases."""
     found: list[CheckMessage] = []
-    for number, url in enumerate(settings.REDIS_URLS if databases else ()):
-        options = {"socket_timeout": settings.REDIS_TIMEOUT_S, "socket_connect_timeout": settings.REDIS_TIMEOUT_S}
-        try:
-            with redis.Redis.from_url(url, **options) as client:
-                policy = client.info("memory").get("maxmemory_policy")
-        except redis.RedisError as error:
-            found.append(Warning(f"REDIS_URL number {number + 1} does not answer: {error}.", id="chatsite.W005"))
-            continue
-        if policy != "noeviction":
-            said = f"REDIS_URL number {number + 1} evicts keys (maxmemory-policy {policy})."
+    for number, facts in _facts(databases, "memory"):
+        if isinstance(facts, redis.RedisError):
+            found.append(Warning(f"REDIS_URL number {number} does not answer: {facts}.", id="chatsite.W005"))
+        elif (policy := facts.get("maxmemory_policy")) != "noeviction":
+            said = f"REDIS_URL number {number} evicts keys (maxmemory-policy {policy})."
             found.append(Error(said, hint="Set maxmemory-policy noeviction.", id="chatsite.E005"))
     return found
+
+
+@register(Tags.database)
+def stores_persist(app_configs: Apps, databases: Sequence[str] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Nothing is lost for good with Valkey's data, but streams stall and counters are filled anew."""
+    return [
+        Warning(
+            f"REDIS_URL number {number} keeps nothing over a restart (appendonly no).",
+            hint="Set appendonly yes.",
+            id="chatsite.W006",
+        )
+        for number, facts in _facts(databases, "persistence")
+        if isinstance(facts, dict) and not facts.get("aof_enabled")
+    ]
+
+
+def _facts(databases: Sequence[str] | None, section: str) -> Iterator[tuple[int, dict[str, Any] | redis.RedisError]]:
+    """Number (from 1) and INFO, or why there is none, of each store; nothing unless databases are asked."""
+    options = {"socket_timeout": settings.REDIS_TIMEOUT_S, "socket_connect_timeout": settings.REDIS_TIMEOUT_S}
+    for number, url in enumerate(settings.REDIS_URLS if databases else (), 1):
+        try:
+            with redis.Redis.from_url(url, **options) as client:
+                yield number, client.info(section)
+        except redis.RedisError as error:
+            yield number, error

@@ -55,8 +55,8 @@ class Turn:
     """A message with what surrounds it. `number` of `of` counts it among its siblings, from 1.
 
     `generation` is set while its answer is being written: its text then comes from the stream. `ending` is empty
-    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again; `is_cut`: one to go on with.
-    `details` are None while it is written, and once its generation is gone.
+    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again. `is_cut`: there is more to
+    say, and something to go on from. `details` are None while it is written, and once its generation is gone.
     """
 
     message: Message
@@ -97,7 +97,7 @@ class Turn:
     def is_cut(self) -> bool:
         if self.finish_reason == "limit_reached" and self.details:
             return self.details.renews_at is None or self.details.renews_at <= timezone.now()
-        return self.finish_reason == "length"
+        return self.finish_reason == "length" or (self.is_retryable and bool(self.message.content))
 
     @property
     def has_used_up(self) -> bool:

@@ -46,9 +46,9 @@ SELECT * FROM taken
 RENEW = f"""
 WITH renewed AS (
     UPDATE inference_generation g
-    SET completion_tokens = v.completion, cached_tokens = v.cached, lease_until = {LEASE}
-    FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(completion)s::int[], %(cached)s::int[])
-         AS v(id, attempt, completion, cached)
+    SET completion_tokens = v.completion, cached_tokens = v.cached, frames = v.frames, lease_until = {LEASE}
+    FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(completion)s::int[], %(cached)s::int[], %(frames)s::int[])
+         AS v(id, attempt, completion, cached, frames)
     JOIN inference_generation was ON was.id = v.id
     WHERE g.id = v.id AND g.attempt = v.attempt AND g.status = 'RUNNING' AND g.worker_id = %(worker)s
     RETURNING g.id, g.cancel_requested, g.user_id, g.model_id, g.band, g.weight,
@@ -69,11 +69,12 @@ LAPSED = Q(status=Status.RUNNING, lease_until__lt=Now())
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a running generation has come."""
+    """How far a running generation has come; `frames`: what its log has for sure."""
 
     attempt: int
     completion_tokens: int
     cached_tokens: int
+    frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Renewed:
 
 
 def register(worker: Worker) -> None:
-    """Make a starting worker known, with its first lease."""
+    """Make a starting worker known; its first lease comes with its first renewal, by the database's clock."""
+    worker.lease_until = Now()
     worker.save(force_insert=True)
 
 
@@ -173,6 +175,7 @@ def renew(worker: Worker, progress: Mapping[UUID, Progress], load: Load) -> Rene
                 "attempts": [step.attempt for step in steps],
                 "completion": [step.completion_tokens for step in steps],
                 "cached": [step.cached_tokens for step in steps],
+                "frames": [step.frames for step in steps],
             },
         )
         rows = cursor.fetchall()
@@ -210,8 +213,9 @@ def _waiting_again() -> dict[str, Any]:
 def reap(*, limit: int = 100) -> int:
     """Take generations whose lease has lapsed from their dead workers; returns how many.
 
-    They wait again as the next attempt. The caller must have reached the database for one lease length: nobody
-    judges a lease after an outage that kept its holder from renewing it.
+    They wait again as the next attempt; whoever has seen two workers die, alone: it may be what killed them, and
+    those who were aboard with it must not die a third time. The caller must have reached the database for one lease
+    length: nobody judges a lease after an outage that kept its holder from renewing it.
     """
     with transaction.atomic():
         lapsed = list(
@@ -222,7 +226,9 @@ def reap(*, limit: int = 100) -> int:
         if not lapsed:
             return 0
         ids = [pk for pk, _ in lapsed]
-        Generation.objects.filter(pk__in=ids).update(**_waiting_again(), deaths=F("deaths") + 1)
+        Generation.objects.filter(pk__in=ids).update(
+            **_waiting_again(), deaths=F("deaths") + 1, is_suspect=Q(is_suspect=True) | Q(deaths__gte=1)
+        )
     _settle_waiting(ids)
     for model, count in Counter(model for _, model in lapsed).items():
         metrics.failovers.labels(model, "lease_lapsed").inc(count)

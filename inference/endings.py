@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from billing import admission
 from billing import operations as billing
@@ -23,6 +23,8 @@ from observability import metrics
 log = logging.getLogger(__name__)
 Status = Generation.Status
 
+# Classes of SQLSTATE: connections, rolled back, resources, not in this state, operators, the system around it.
+PASSING = {"08", "40", "53", "55", "57", "58"}
 
 END = """
 WITH was AS (
@@ -61,14 +63,15 @@ def failed(code: str, message: str, ending: Ending) -> Ending:
 def end(generation: Generation, expected: str, ending: Ending) -> bool:
     """End a generation that is still `expected` in the attempt that was read; False when someone else won.
 
-    If the transaction raises for a reason other than the connection (a receiver's bug, text the database
-    refuses), it is repeated as FAILED(internal) with its ledger entry and without the receiver, so that no
-    generation stays open and none goes unbooked. The end is announced after commit.
+    If the transaction raises for a reason that stays (a receiver's bug, text the database refuses), it is repeated
+    as FAILED(internal) with its ledger entry and without the receiver, so that no generation stays open and none
+    goes unbooked. What passes is raised: django.db.OperationalError, InterfaceError. The end is announced after
+    commit.
     """
     try:
         is_ours = _end_in_transaction(generation, expected, ending, with_receiver=True)
-    except Exception:
-        if not connection.is_usable():
+    except Exception as error:
+        if _passes(error) or not connection.is_usable():
             raise
         log.exception("ending %s failed; ending it as an internal error", generation.pk)
         ending = failed("internal", "The answer could not be stored.", replace(ending, text=""))
@@ -76,6 +79,12 @@ def end(generation: Generation, expected: str, ending: Ending) -> bool:
     if is_ours:
         transaction.on_commit(lambda: _announce(generation))
     return is_ours
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the same may succeed later: the disk was full, say, or the database about to restart."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    return isinstance(error, OperationalError | InterfaceError) and (state is None or state[:2] in PASSING)
 
 
 def _end_in_transaction(generation: Generation, expected: str, ending: Ending, *, with_receiver: bool) -> bool:

@@ -15,7 +15,7 @@ import socket
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from time import monotonic
@@ -29,6 +29,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from inference import claims, layer, relay, token_log
+from inference.claims import Progress
 from inference.endings import Ending, failed
 from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
 from inference.keeper import Keeper
@@ -48,6 +49,10 @@ T = TypeVar("T")
 SETTLE_S = 10.0
 HAND_BACK_S = 5.0  # at most, for writing that others may go on
 ENGINE_DIED = 75  # exit status; any supervisor restarts it
+
+
+class TextLost(Exception):
+    """The log lacks what readers have been shown, and the worker that had it is gone: to go on would hide a seam."""
 
 
 class EngineHost:
@@ -71,6 +76,8 @@ class EngineHost:
         self.slots = Slots(self)
         self.gaps = metrics.Gaps()
         self.is_draining = False
+        self._leaving: list[Generation] = []
+        self._handing_back = threading.Lock()
         self._early_cancels: OrderedDict[UUID, None] = OrderedDict()
         self._loop = uvloop.new_event_loop()
         self._helpers: list[asyncio.Task[None]] = []
@@ -182,7 +189,7 @@ class EngineHost:
                 try:
                     ending = work.result()
                 finally:
-                    self.slots.free(live.generation.pk)
+                    self.slots.free(live)
                 try:
                     # The next one runs while this one's end is written: a slot is free for as long as a claim takes.
                     generation, _ = self.slots.take(may_fill=True)
@@ -196,7 +203,7 @@ class EngineHost:
                 # Its lease lapses, and another worker takes it up; what follows it is carried on.
                 log.exception("%s was not brought to its end", live.generation.pk)
             finally:
-                self.slots.forget(live.generation.pk)
+                self.slots.forget(live)
             if following is None:
                 return
             live = following
@@ -215,7 +222,7 @@ class EngineHost:
         while not live.is_stale:
             try:
                 if ending is None:
-                    claims.hand_back(self.worker, [live.generation])
+                    self._hand_back(live.generation)
                     log.info("handed back after %d tokens", live.emitted)
                 elif claims.finish(live.generation, ending):
                     seconds = monotonic() - live.began_at
@@ -230,6 +237,15 @@ class EngineHost:
             if not self.keeper.wait_for_renewal():
                 log.error("%s not finished; its lease will lapse", live.generation.pk)
                 return
+
+    def _hand_back(self, generation: Generation) -> None:
+        """Threads that come at the same time, as when this worker is told to stop, are served by one statement."""
+        self._leaving.append(generation)
+        with self._handing_back:
+            batch = list(self._leaving)
+            if generation in batch:
+                claims.hand_back(self.worker, batch)
+                del self._leaving[: len(batch)]
 
     # -- one generation: on the loop ---------------------------------------------------------------------
 
@@ -251,6 +267,10 @@ class EngineHost:
             await self._settle(live)
             message = "The model could not finish this answer."
             return failed("engine_failed", message, live.ending(Status.FAILED, "error"))
+        except TextLost:
+            log.error("what was said of %s is lost: store and worker were away at once", live.generation.pk)
+            said = "The server lost what it had written of this answer. Please ask again."
+            return failed("interrupted", said, live.ending(Status.FAILED, "error"))
         except EngineDead:
             # _watch sees it too: it hands the row back and ends this process.
             await asyncio.get_running_loop().create_future()
@@ -268,6 +288,9 @@ class EngineHost:
     async def _generate(self, live: Live) -> Ending:
         generation = live.generation
         opened = await self._open(live)
+        if len(opened.entries) < generation.frames:
+            live.emitted = generation.completion_tokens
+            raise TextLost
         sampling = Sampling.from_json(generation.sampling)
         detokenizer = self.engine.detokenizer(live.prompt_ids, sampling.stop)
         emitted = live.resume(opened.entries, detokenizer)
@@ -362,10 +385,17 @@ class EngineHost:
         """Run a callback on the loop thread, soon."""
         self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def lose(self, generation: UUID) -> None:
-        """Another worker owns it now: stop at once, say nothing; on the loop thread."""
+    def mute(self, lost: Mapping[UUID, Progress]) -> None:
+        """From now on, nothing more is published of these attempts; on any thread."""
+        for generation, step in lost.items():
+            live = self.live.get(generation)
+            if live is not None and live.generation.attempt == step.attempt:
+                live.is_stale = True
+
+    def lose(self, generation: UUID, attempt: int) -> None:
+        """A later attempt has the row, here or elsewhere: stop at once, say nothing; on the loop thread."""
         live = self.live.get(generation)
-        if live is not None:
+        if live is not None and live.generation.attempt == attempt:
             live.appended(-1)
             if live.task is not None:
                 live.task.cancel()

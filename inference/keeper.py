@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_S = 1.0
+RETRY_S = 0.1
 
 
 class Keeper:
@@ -61,17 +62,19 @@ class Keeper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self.turned_at = began = monotonic()
+            pause = STEP_S
             try:
                 self._step(began)
             except (OperationalError, InterfaceError) as error:
-                self._reachable_since = None
+                # After a restart of the database each pooled connection fails once: not a second each, with leases.
+                self._reachable_since, pause = None, RETRY_S
                 metrics.checkpoints_missed.labels(self._host.worker.model_id, "failed").inc()
                 log.warning("database out of reach: %s", error)
             except Exception:
                 log.exception("keeper step failed")
             finally:
                 close_old_connections()
-            self._stopping.wait(max(0.05, STEP_S - (monotonic() - began)))
+            self._stopping.wait(max(0.05, pause - (monotonic() - began)))
 
     def _step(self, began: float) -> None:
         host = self._host
@@ -79,6 +82,10 @@ class Keeper:
         host.worker.service_s = self._pace.step(began, len(host.slots), host.slots.ended)
         load = host.engine.load()
         renewed = claims.renew(host.worker, progress, load)
+        # Ended meanwhile by our own threads, or taken by someone else. Said before the renewal is: with it, this
+        # worker may publish again.
+        lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
+        host.mute(lost)
         self._count(began, load)
         self._reachable_since = self._reachable_since or began
         self._renewed_at = began
@@ -86,10 +93,8 @@ class Keeper:
             self._renewed.notify_all()
         for pk in renewed.cancelled:
             host.on_loop(host.cancel, pk)
-        # Ended meanwhile by our own threads, or taken by someone else.
-        lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
-        for pk in lost:
-            host.on_loop(host.lose, pk)
+        for pk, step in lost.items():
+            host.on_loop(host.lose, pk, step.attempt)
         if lost:
             claims.refund_deaths(lost)
         if began - self._reachable_since > settings.LEASE_S:

@@ -99,7 +99,12 @@ class Live:
         return bool(self._text) or self.logged < len(self._entries)
 
     def append(self) -> Append | None:
-        """What to log next, or None. Ids whose text is held back wait for it."""
+        """What to log next, or None. Ids whose text is held back wait for it.
+
+        A stale attempt has nothing to say: the log refuses it as long as it holds the later one, which a flush ends.
+        """
+        if self.is_stale:
+            return None
         if self._text:
             self._close_entry(None)
         if self.logged == len(self._entries):
@@ -126,7 +131,9 @@ class Live:
             await self._settled.wait()
 
     def progress(self) -> Progress:
-        return Progress(self.generation.attempt, self.emitted, self.cached_tokens)
+        # Never fewer than an earlier attempt has logged, also before this one has read them.
+        frames = max(self.logged, self.generation.frames)
+        return Progress(self.generation.attempt, self.emitted, self.cached_tokens, frames)
 
     def ending(self, status: str, reason: FinishReason) -> Ending:
         """How it ended, with everything that was produced for the reader."""

@@ -150,6 +150,7 @@ class Reader:
 
     async def _catch_up(self) -> Event | None:
         """What the log has beyond self.seq, as one event; from the row when the log is gone."""
+        # Asked before the log is read: an end that is told meanwhile may name frames that this read did not find.
         end = self._terminal.seq if self._terminal is not None else 0
         try:
             entries = await token_log.read(self.generation, self.seq)

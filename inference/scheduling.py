@@ -14,6 +14,7 @@ from math import floor
 from uuid import UUID
 
 AGED_EVERY = 4  # of this many starts, one goes to a request that waited too long, if there is any
+SUSPECT_WAIT_S = 10.0  # after which one worker empties for a request that must run alone
 PROMPT_WEIGHT = 1.0  # what a token adds to the counter; the paper's weights
 OUTPUT_WEIGHT = 2.0
 
@@ -45,11 +46,15 @@ class Running:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What one worker can hold; `reserved` is the share of slots that belongs to a band, by band."""
+    """What one worker can hold; `reserved` is the share of slots that belongs to a band, by band.
+
+    `empties`: this worker starts nothing else while a suspect has waited too long to run alone.
+    """
 
     slots: int
     kv_tokens: int
     reserved: Mapping[int, float] = field(default_factory=dict)
+    empties: bool = False
 
     def slots_for(self, band: int) -> int:
         """Slots that a band and those below it may fill together: never what is reserved above."""
@@ -105,6 +110,9 @@ def _eligible(waiting: Iterable[Waiting], running: Collection[Running], capacity
     """Those that the worker can hold beside what runs."""
     if len(running) >= capacity.slots or any(job.is_suspect for job in running):
         return []
+    waiting = list(waiting)
+    if capacity.empties:
+        waiting = [one for one in waiting if one.is_suspect and one.waited_s > SUSPECT_WAIT_S] or waiting
     free_tokens = capacity.kv_tokens - sum(job.tokens for job in running)
     rooms: dict[int, bool] = {}
 

@@ -7,6 +7,8 @@ import logging
 import random
 import threading
 from collections import OrderedDict, deque
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -16,7 +18,7 @@ from inference import claims
 from inference.claims import Claimed
 from inference.live import Live
 from inference.models import Generation
-from inference.scheduling import Capacity, Running
+from inference.scheduling import SUSPECT_WAIT_S, Capacity, Running
 from inference.tickets import call_worker
 from observability import metrics
 
@@ -48,6 +50,7 @@ class Slots:
         self._claimed: deque[Generation] = deque()  # for them, not for more than there are
         self._running: dict[UUID, Running] = {}
         self._starts = 0
+        self._suspect_ended_at = -inf
         self._called = 0  # tickets of our own that are under way
         self._missed: int | None = None  # highest band whose ticket found no slot
         self._warm: OrderedDict[UUID, None] = OrderedDict()
@@ -56,7 +59,12 @@ class Slots:
         return len(self._running)
 
     def _capacity(self) -> Capacity:
-        return Capacity(self._host.engine.slots, self._host.engine.kv_tokens, self.reserved)
+        engine = self._host.engine
+        # One of the model's workers empties for suspects that have waited for an empty one, and not for one after the
+        # other: those who are not suspects go on.
+        is_first = all(self._host.worker.name < peer for peer in self.peers)
+        empties = is_first and monotonic() > self._suspect_ended_at + SUSPECT_WAIT_S
+        return Capacity(engine.slots, engine.kv_tokens, self.reserved, empties)
 
     def has_room(self, band: int | None) -> bool:
         """Whether a slot is free for a band; None: for any."""
@@ -106,32 +114,40 @@ class Slots:
         return claims.claim(self._host.worker, running, self._capacity(), warm, self._starts, count)
 
     def _hold(self, generation: Generation) -> None:
+        tokens = generation.prompt_tokens + generation.grant
         # Under the lock: a dying host hands back what is here.
         with self._counting:
             self._host.live[generation.pk] = Live(generation)
+            self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
             self.idle.clear()
         self._starts += 1
         if generation.attempt == 1 and generation.started_at is not None:
             waited = (generation.started_at - generation.created_at).total_seconds()
             metrics.queue_wait.labels(generation.model_id, generation.band).observe(max(0.0, waited))
-        tokens = generation.prompt_tokens + generation.grant
-        self._running[generation.pk] = Running(generation.user_id, generation.band, tokens, generation.is_suspect)
         if generation.affinity is not None:
             self._warm[generation.affinity] = None
             self._warm.move_to_end(generation.affinity)
             if len(self._warm) > WARM:
                 self._warm.popitem(last=False)
 
-    def free(self, generation: UUID) -> None:
+    def free(self, live: Live) -> None:
         """The engine has done with it; its end is still to be written."""
-        self._running.pop(generation, None)
         with self._counting:
+            if live.generation.is_suspect:
+                self._suspect_ended_at = monotonic()
+            if self._is_latest(live):
+                self._running.pop(live.generation.pk, None)
             self.ended += 1
 
-    def forget(self, generation: UUID) -> None:
+    def _is_latest(self, live: Live) -> bool:
+        """False when this worker has lost the row and claimed it again: the next attempt is aboard in its place."""
+        return self._host.live.get(live.generation.pk) is live
+
+    def forget(self, live: Live) -> None:
         """Its end is written."""
         with self._counting:
-            self._host.live.pop(generation, None)
+            if self._is_latest(live):
+                del self._host.live[live.generation.pk]
             if not self._host.live:
                 self.idle.set()
 

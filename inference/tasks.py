@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from billing import counters, truth
 from billing.counters import Held
 from billing.models import User
-from inference import claims
+from inference import claims, leftovers
 from inference.abandonment import cancel_unfollowed
 from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
@@ -24,6 +24,7 @@ from observability import metrics
 log = logging.getLogger(__name__)
 Status = Generation.Status
 UNWRITTEN_S = 60.0  # a reservation may be that old before its generation is written
+PURGED_AT_ONCE = 20_000
 KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
 
 
@@ -76,9 +77,16 @@ def reap_without_hosts() -> int:
 
 @shared_task(name="inference.purge")
 def purge() -> int:
-    """Forget prompts and streamed texts after the replay window, and workers that left long ago."""
+    """Forget prompts, streamed texts and token logs after the replay window, and workers that left long ago."""
     old = Generation.objects.filter(finished_at__lt=Now() - timedelta(seconds=settings.REPLAY_S), purged_at=None)
-    purged = old.update(prompt=b"", text="", purged_at=Now())
+    ids = list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])
+    try:
+        # Most have expired; where the store was away when they ended, or is back with old data, nobody said when to.
+        leftovers.forget(ids)
+    except RedisError as error:
+        log.warning("token logs of %s generations are not deleted yet: %s", len(ids), error)
+        ids = []
+    purged = Generation.objects.filter(pk__in=ids).update(prompt=b"", text="", purged_at=Now())
     metrics.rows_purged.inc(purged)
     Generation.objects.filter(client_key__isnull=False, finished_at__lt=Now() - KEY_KEPT).update(client_key=None)
     Worker.objects.filter(lease_until__lt=Now() - timedelta(hours=1)).delete()

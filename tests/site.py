@@ -115,7 +115,8 @@ class Site:
     """Web processes and GPU workers, with the echo engine by default; the model must be registered already.
 
     The processes share `database_url` and `redis_url`; `environment` overrides their settings. With `shares_port` the
-    web processes accept from one socket, as those of `manage.py up` do.
+    web processes accept from one socket, as those of `manage.py up` do. `side`: the side worker and beat, too.
+    `worker_app`: the workers' Celery application.
     """
 
     def __init__(
@@ -128,12 +129,15 @@ class Site:
         workers: int = 1,
         slots: int = 8,
         model: str = "echo",
+        side: bool = False,
+        worker_app: str = "chatsite",
         environment: dict[str, str] | None = None,
         shares_port: bool = False,
     ) -> None:
         self.folder = folder
         self.slots = slots
         self.model = model
+        self.worker_app = worker_app
         self.environment = {
             **os.environ,
             "DATABASE_URL": database_url,
@@ -152,6 +156,7 @@ class Site:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096) if shares_port else None
         self.webs = [self._web(i) for i in range(webs)]
         self.workers = [self._worker(i) for i in range(workers)]
+        self.side = [self._side(), self._beat()] if side else []
 
     def _web(self, number: int) -> Web:
         name, log = f"web{number}", self.folder / f"web{number}.log"
@@ -161,8 +166,10 @@ class Site:
 
     def _worker(self, number: int) -> Process:
         name = f"worker{number}-{os.path.basename(self.folder)}"
-        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", str(self.slots)]
+        argv = [sys.executable, "-m", "celery", "-A", self.worker_app, "worker", "--pool", "threads"]
         argv += [
+            "-c",
+            str(self.slots),
             "-Q",
             f"gpu.{self.model}",
             "-n",
@@ -173,6 +180,15 @@ class Site:
             "--without-gossip",
         ]
         return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
+
+    def _side(self) -> Process:
+        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", "2"]
+        argv += ["-Q", "default", "-n", f"side-{os.path.basename(self.folder)}@%h", "--without-mingle"]
+        return Process("side", [*argv, "--without-gossip"], self.folder / "side.log", environment=self.environment)
+
+    def _beat(self) -> Process:
+        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "beat", "-s", str(self.folder / "beat")]
+        return Process("beat", argv, self.folder / "beat.log", environment=self.environment)
 
     def __enter__(self) -> Self:
         try:
@@ -196,7 +212,7 @@ class Site:
 
     @property
     def processes(self) -> list[Process]:
-        return [*self.webs, *self.workers]
+        return [*self.webs, *self.workers, *self.side]
 
     def kill(self, process: Process, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal; a deadly one is waited for."""
@@ -221,6 +237,8 @@ class Site:
                 raise AssertionError(f"{process.name} ended. Its log ends:\n{log_tail(process.log, 40)}")
             if isinstance(process, Web):
                 return process.answers()
+            if process in self.side:
+                return True  # what they do is seen in time
             return Worker.objects.filter(pid=process.pid, state=Worker.State.READY).exists()
 
         try:

@@ -58,5 +58,16 @@ def test_a_store_that_does_not_answer_is_a_warning(settings: Settings) -> None:
     assert [found.id for found in checks.stores_evict_nothing(None, databases=["default"])] == ["chatsite.W005"]
 
 
+def test_a_store_that_keeps_nothing_is_a_warning() -> None:
+    """As the tests' own does."""
+    with redis.Redis.from_url(current.REDIS_URLS[0]) as client:
+        assert [found.id for found in checks.stores_persist(None, databases=["default"])] == ["chatsite.W006"]
+        client.config_set("appendonly", "yes")
+        try:
+            assert checks.stores_persist(None, databases=["default"]) == []
+        finally:
+            client.config_set("appendonly", "no")
+
+
 def test_the_tests_themselves_run_on_a_random_key() -> None:
     assert os.environ["SECRET_KEY"] == current.SECRET_KEY

@@ -13,7 +13,7 @@ from inference.models import Generation
 from tests.billing.limits import used
 from tests.end_to_end.calls import body
 from tests.faults.limits import Limit, booked, limit, parallel
-from tests.faults.test_store_away import OwnValkey, own_valkey
+from tests.faults.own_stores import OwnStore, own_valkey
 from tests.people import Person
 from tests.site import Site, database_url_of_tests, stopped, wait_until
 
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture
-def site_with_valkey(db: None, tmp_path: Path, own_valkey: OwnValkey, settings: Any) -> Iterator[Site]:
+def site_with_valkey(db: None, tmp_path: Path, own_valkey: OwnStore, settings: Any) -> Iterator[Site]:
     """A site on a Valkey that this test may break; the counters of this process are the same."""
-    settings.REDIS_URLS = [own_valkey.store.url]
+    settings.REDIS_URLS = [own_valkey.url]
     counters.store.cache_clear()
-    url = own_valkey.store.url
+    url = own_valkey.url
     with Site(tmp_path, database_url=database_url_of_tests(), redis_url=url, webs=2, slots=32) as site:
         yield site
     counters.store.cache_clear()
 
 
 def test_counters_come_back_as_the_ledger_says(
-    site_with_valkey: Site, own_valkey: OwnValkey, person: Person, limit: Limit
+    site_with_valkey: Site, own_valkey: OwnStore, person: Person, limit: Limit
 ) -> None:
     """Case 19: away, empty, and with old data; an answer runs all the while and stays counted."""
     limit(("tokens", 3000, 3600))
@@ -65,12 +65,12 @@ def test_counters_come_back_as_the_ledger_says(
         held = booked(person) + row.prompt_tokens + row.grant
         wait_until(lambda: used(person.user) == {"tokens_per_hour": held}, "the others are settled")
 
-        old = own_valkey.store.url
+        old = own_valkey.url
         snapshot = counters.store().dump(_window(person))
         stale_epoch = counters.store().get("limits:epoch")
         own_valkey.kill()
         own_valkey.start()
-        assert own_valkey.store.url == old
+        assert own_valkey.url == old
         counters.store().set("limits:epoch", stale_epoch)  # as after a restart with yesterday's data
         counters.store().restore("limits:w:1:x:60", 0, snapshot)
         assert used(person.user) == {"tokens_per_hour": held}

@@ -1,8 +1,5 @@
 """Requests while Valkey, or every worker, is away."""
 
-import os
-import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -10,54 +7,24 @@ from pathlib import Path
 
 import httpx
 import pytest
-import redis
 
-from chatsite.stores import valkey, wait_until_answering
 from inference.models import Worker
+from tests.faults.own_stores import OwnStore, own_valkey
 from tests.faults.streams import ask, read_to_end
 from tests.people import Person
 from tests.site import Site, database_url_of_tests, stopped
 
+__all__ = ["own_valkey"]
 CALL = {"model": "echo", "messages": [{"role": "user", "content": "[[n=1 ttft=1]]"}]}
 PATIENCE_S = 8.0
 
 
-class OwnValkey:
-    """A Valkey that a test may stop, kill and start again; it keeps nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = valkey(folder, durable=False)
-        self.log = folder / "valkey.log"
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.child = subprocess.Popen(
-                self.store.argv, cwd=self.store.folder, stdout=log, stderr=log, start_new_session=True
-            )
-        wait_until_answering("valkey", self.store.url, self.log, lambda: self.child.poll() is None)
-
-    def kill(self) -> None:
-        self.child.kill()
-        self.child.wait(10)
-
-
 @pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[OwnValkey]:
-    running = OwnValkey(tmp_path)
-    yield running
-    running.child.send_signal(signal.SIGCONT)
-    running.kill()
-    with redis.Redis.from_url(os.environ["REDIS_URL"]) as usual:
-        usual.delete("limits:epoch")  # the database has gone on to the epochs of the other store
-
-
-@pytest.fixture
-def own_site(db: None, tmp_path: Path, own_valkey: OwnValkey) -> Iterator[Site]:
+def own_site(db: None, tmp_path: Path, own_valkey: OwnStore) -> Iterator[Site]:
     with Site(
         tmp_path,
         database_url=database_url_of_tests(),
-        redis_url=own_valkey.store.url,
+        redis_url=own_valkey.url,
         webs=1,
         environment={"LEASE": "1"},
     ) as running:
@@ -65,7 +32,7 @@ def own_site(db: None, tmp_path: Path, own_valkey: OwnValkey) -> Iterator[Site]:
 
 
 @pytest.mark.faults
-def test_requests_end_in_seconds_while_valkey_hangs(own_site: Site, person: Person, own_valkey: OwnValkey) -> None:
+def test_requests_end_in_seconds_while_valkey_hangs(own_site: Site, person: Person, own_valkey: OwnStore) -> None:
     http = person.http(own_site.webs[0].url)
     chat = person.chat()
     assert http.post("/v1/chat/completions", json=CALL).status_code == 200
@@ -107,7 +74,7 @@ def test_no_worker_is_503_at_once(own_site: Site, person: Person) -> None:
 
 @pytest.mark.faults
 def test_an_answer_survives_a_valkey_that_loses_everything(
-    own_site: Site, person: Person, own_valkey: OwnValkey
+    own_site: Site, person: Person, own_valkey: OwnStore
 ) -> None:
     """The worker, which holds every entry, fills the log again; the reader notices a pause."""
     readings = ask(person, own_site.webs[0].url, "[[n=150 itl=20]]")

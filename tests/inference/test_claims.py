@@ -200,7 +200,7 @@ def test_service_is_charged_as_it_happens(user, echo_model):
     make_generation(user, echo_model, weight=2.0)
     taken = claim(worker)
     assert counter(user) == 3 / 2
-    claims.renew(worker, {taken.pk: Progress(1, 4, 0)}, Load(1))
+    claims.renew(worker, {taken.pk: Progress(1, 4, 0, 3)}, Load(1))
     assert counter(user) == (3 + 2 * 4) / 2
     claims.renew(worker, {taken.pk: Progress(1, 4, 0)}, Load(1))
     claims.finish(taken, FINISHED)

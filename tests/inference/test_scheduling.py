@@ -129,6 +129,17 @@ def test_a_suspect_runs_alone():
     assert pick([candidate(2)], [Running(USERS[1], 0, 10, is_suspect=True)], Capacity(4, 1000)) is None
 
 
+def test_one_worker_empties_for_a_suspect_that_waits_too_long():
+    """On a worker that is never empty it would wait for ever."""
+    others, beside = [candidate(2), candidate(3, band=1)], [Running(USERS[1], 0, 10)]
+    patient, fresh = candidate(1, is_suspect=True, waited_s=11.0), candidate(1, is_suspect=True, waited_s=9.0)
+    emptying, usual = Capacity(4, 1000, empties=True), Capacity(4, 1000)
+    assert pick([patient, *others], beside, emptying) is None
+    assert pick([patient, *others], [], emptying) == patient
+    assert pick([fresh, *others], beside, emptying) == pick([patient, *others], beside, usual) == others[1]
+    assert pick(others, beside, emptying) == others[1]
+
+
 def test_free_traffic_may_fill_what_is_not_reserved_above_and_at_least_one_slot():
     assert Capacity(10, 1, {2: 0.2, 1: 0.1}).slots_for(0) == 7
     assert Capacity(10, 1, {2: 0.2, 1: 0.1}).slots_for(1) == 8

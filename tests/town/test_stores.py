@@ -1,0 +1,113 @@
+"""PostgreSQL and Valkey die, hang, fill up and come back empty or with old data under 50 streams."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from inference.models import Generation
+from tests.site import stopped, wait_until
+from tests.town.crowd import Crowd
+from tests.town.town import Town
+
+pytestmark = pytest.mark.faults
+
+
+def under_way(town: Town, **shape: int) -> Crowd:
+    crowd = town.people(**shape)
+    crowd.start()
+    crowd.wait_for_tokens(20)
+    return crowd
+
+
+def to_the_end(town: Town, crowd: Crowd) -> None:
+    """No worker was taken for dead meanwhile."""
+    crowd.join()
+    town.must_be_whole(crowd)
+    assert not Generation.objects.filter(user=town.person.user, deaths__gt=0).exists()
+
+
+def flush(town: Town) -> None:
+    with redis.Redis.from_url(town.valkey.url) as client:
+        client.flushall()
+
+
+def kill_and_restart(town: Town) -> None:
+    town.valkey.kill()
+    town.valkey.start()
+
+
+def restart_with_nothing(town: Town) -> None:
+    town.valkey.kill()
+    shutil.rmtree(town.valkey.store.folder / "appendonlydir")
+    town.valkey.start()
+
+
+def restart_with_old_data(town: Town) -> None:
+    """As from a backup: of some tokens ago."""
+    data = town.valkey.store.folder / "appendonlydir"
+    backup = data.with_name("backup")
+    with stopped(town.valkey.child.pid):
+        shutil.copytree(data, backup)
+    rows = Generation.objects.filter(user=town.person.user, status="RUNNING")
+    frames = dict(rows.values_list("pk", "frames"))
+    wait_until(lambda: any(row.frames > frames.get(row.pk, 0) + 10 for row in rows.all()), "tokens later")
+    town.valkey.kill()
+    shutil.rmtree(data)
+    backup.rename(data)
+    town.valkey.start()
+
+
+@pytest.mark.parametrize("harm", [flush, kill_and_restart, restart_with_nothing, restart_with_old_data])
+def test_valkey(town: Town, harm: Callable[[Town], None]) -> None:
+    crowd = under_way(town, n=120)
+    harm(town)
+    to_the_end(town, crowd)
+
+
+def test_valkey_hangs_while_people_send(town: Town) -> None:
+    """It is Celery's broker, too: they are refused with 503 for so long, and nothing that was accepted is lost."""
+    crowd = under_way(town, n=120)
+    sent = len(crowd.short)
+    with stopped(town.valkey.child.pid):
+        time.sleep(20)
+        print([(t, t.refusals) for t in crowd.short[-6:]])
+    wait_until(lambda: len(crowd.short) > sent + 5, "people are answered again", 30)
+    to_the_end(town, crowd)
+
+
+def test_postgres_is_away_for_10_seconds(town: Town) -> None:
+    """More than three leases. Streams go on, no generation is taken for dead, and none ends before it can be booked."""
+    crowd = under_way(town, n=120)
+    town.postgres.stop()
+    time.sleep(10)  # that is the fault
+    town.start_postgres()
+    to_the_end(town, crowd)
+
+
+def test_postgres_is_killed(town: Town) -> None:
+    crowd = under_way(town, n=120)
+    os.killpg(town.postgres.child.pid, signal.SIGKILL)
+    town.postgres.child.wait(10)
+    town.start_postgres()
+    to_the_end(town, crowd)
+
+
+def test_the_databases_disk_is_full(town: Town) -> None:
+    """People are refused while nothing can be written; with room again, all goes on, and everything said is booked."""
+    if town.disk is None:
+        pytest.skip(f"needs a small file system of its own: {town.why_no_disk}")
+    crowd = under_way(town, n=120)
+    town.disk.fill()
+    crowd.join_in(5)
+    try:
+        wait_until(lambda: sum(told.refusals for told in crowd.short) >= 3, "people are refused", 30)
+    finally:
+        town.disk.empty()
+    if town.postgres.child.poll() is not None:  # it gives up where it cannot even write its log
+        town.start_postgres()
+    to_the_end(town, crowd)
