@@ -91,7 +91,6 @@ REFUSALS = [
     (503, "unavailable", "", "The site is busy."),
     (500, "internal", "", "The site is busy."),
     (409, "answer_running", "", "An answer is still being written here."),
-    (400, "context_length_exceeded", "This is too long.", "This is too long."),
 ]
 
 

@@ -1,6 +1,7 @@
 """/settings/usage/: limits, sums in the person's time zone, members for owners; what an answer took."""
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -10,10 +11,12 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from billing import counters
 from billing.models import LedgerEntry, User
 from billing.operations import Principal, issue_key
 from billing.usage import summed
 from billing.usage_query import UsageQuery
+from chatsite.stores import free_port
 from conversations import operations, wording
 from conversations.models import Conversation
 from conversations.usage_report import report
@@ -120,17 +123,17 @@ def test_limits_say_what_is_used_left_and_when_there_is_more(browser: Client, us
     assert '<meter min="0" max="40000" value="500"' in html and "All of it is back from" in html
 
 
-def test_the_page_stands_while_the_counters_are_away(
-    browser: Client, user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from billing import counters
-    from billing.errors import unavailable
+@pytest.fixture
+def no_counters(settings: Any) -> Iterator[None]:
+    """Nobody listens where Valkey should be."""
+    settings.REDIS_URLS = [f"redis://127.0.0.1:{free_port()}"]
+    counters.store.cache_clear()
+    yield
+    counters.store.cache_clear()
 
-    def away(query: object) -> None:
-        raise unavailable()
 
+def test_the_page_stands_while_the_counters_are_away(browser: Client, user: User, no_counters: None) -> None:
     entry(user)
-    monkeypatch.setattr(counters, "reserve", away)
     html = page(browser)
     assert "cannot be read right now" in html and "1,500" in html
 
