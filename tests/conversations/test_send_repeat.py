@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
@@ -12,8 +12,12 @@ from billing.errors import Refusal
 from billing.models import User
 from billing.operations import Principal
 from conversations import operations
+from conversations.completions import Call, complete
 from conversations.models import Conversation, Message
-from inference.models import Generation
+from inference.engine import Sampling
+from inference.models import Generation, ServedModel
+from inference.turns import Turn
+from tests.billing.limits import only_windows, used
 from tests.conversations.conftest import Finish
 
 
@@ -113,3 +117,33 @@ def test_repeated_edit_and_regenerate(principal: Principal, conversation: Conver
         )
         assert more.is_repeat == other.is_repeat == is_repeat
     assert Generation.objects.count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_with_one_key_share_one_place_and_one_request(user: User, echo_model: ServedModel) -> None:
+    """With room for one, all four get its answer: none is refused because of the others."""
+    only_windows(user, ("requests", 1, 3600))
+    user.plan.max_concurrent = 1
+    user.plan.save()
+    barrier = Barrier(4)
+
+    def call(_: int) -> UUID:
+        try:
+            asked = Call(Principal(User.objects.get(pk=user.pk)), [Turn("user", "Hi")], echo_model, Sampling(), 20, "k")
+            barrier.wait(10)
+            return complete(asked, uuid4()).pk
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = set(threads.map(call, range(4)))
+    assert answers == {Generation.objects.get().pk}
+    assert used(user) == {"requests_per_hour": 1}
+
+
+def test_a_key_that_is_forgotten_may_be_used_again(user: User, echo_model: ServedModel, finish: Finish) -> None:
+    call = Call(Principal(user), [Turn("user", "Hi")], echo_model, Sampling(), 20, "k")
+    first = complete(call, uuid4())
+    finish(first)
+    Generation.objects.update(client_key=None)  # a day later
+    assert complete(call, uuid4()).pk != first.pk

@@ -11,38 +11,19 @@ from django.db import transaction
 from billing import counters
 from billing.models import User
 from billing.truth import drifted
-from chatsite.stores import valkey
 from inference.models import Generation, ServedModel
 from tests.billing.limits import only_windows, used
-from tests.faults.test_store_away import OwnValkey
+from tests.faults.own_stores import OwnStore, own_valkey_in
 from tests.inference.test_limit_properties import ask, finish
 
 pytestmark = pytest.mark.faults
 
 
-class KeptValkey(OwnValkey):
-    """A Valkey whose data outlives it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = valkey(folder, durable=True)
-        self.log = folder / "valkey.log"
-        self.start()
-
-    @property
-    def data(self) -> Path:
-        return self.store.folder / "appendonlydir"
-
-    def stop(self) -> None:
-        """In good order: everything is on the disk."""
-        self.child.terminate()
-        self.child.wait(10)
-
-
 @pytest.fixture
-def kept_valkey(tmp_path: Path, settings: Any) -> Iterator[KeptValkey]:
+def kept_valkey(tmp_path: Path, settings: Any) -> Iterator[OwnStore]:
     usual = counters.store()
-    running = KeptValkey(tmp_path)
-    settings.REDIS_URLS = [running.store.url]
+    running = own_valkey_in(tmp_path, durable=True)
+    settings.REDIS_URLS = [running.url]
     counters.store.cache_clear()
     yield running
     running.kill()
@@ -58,7 +39,7 @@ def used_by(user: User, running: Generation) -> tuple[int, int]:
 
 
 def test_kept_data_begin_a_new_epoch_and_old_data_are_not_believed(
-    kept_valkey: KeptValkey, tmp_path: Path, user: User, echo_model: ServedModel
+    kept_valkey: OwnStore, tmp_path: Path, user: User, echo_model: ServedModel
 ) -> None:
     """A promoted replica is the same: another run id, with all of the data or with some missing."""
     only_windows(user, ("tokens", 5000, 3600))
@@ -66,8 +47,9 @@ def test_kept_data_begin_a_new_epoch_and_old_data_are_not_believed(
     running, ending = (ask(user, echo_model, 10, 50) for _ in range(2))
     finish(ask(user, echo_model, 10, 50), 20)
     first = counters.current_epoch()
+    data = kept_valkey.store.folder / "appendonlydir"
     kept_valkey.stop()
-    shutil.copytree(kept_valkey.data, tmp_path / "old")
+    shutil.copytree(data, tmp_path / "old")
 
     finish(ending, 30, is_announced=False)  # its worker finds no store to settle in
     kept_valkey.start()
@@ -79,8 +61,8 @@ def test_kept_data_begin_a_new_epoch_and_old_data_are_not_believed(
 
     finish(ask(user, echo_model, 10, 50), 45)
     kept_valkey.stop()
-    shutil.rmtree(kept_valkey.data)
-    shutil.copytree(tmp_path / "old", kept_valkey.data)
+    shutil.rmtree(data)
+    shutil.copytree(tmp_path / "old", data)
     kept_valkey.start()
     count, truth = used_by(user, running)
     assert count == truth == 60 + 30 + 40 + 55
