@@ -79,16 +79,8 @@ FROM (
 """
 
 
-# Who joins a queue far from its end need not wait for others who do: no more transactions run than there are
-# connections.
-PLACE_LOCK = """
-SELECT (CASE WHEN is_far THEN pg_advisory_xact_lock_shared(1364346213, hashtext(%(model)s))
-        ELSE pg_advisory_xact_lock(1364346213, hashtext(%(model)s)) END)::text, CASE WHEN is_far THEN most ELSE 0 END
-FROM (
-    SELECT most, %(waiting)s + 2 * most < %(depth)s AS is_far
-    FROM (SELECT current_setting('max_connections')::int AS most) AS settings
-) AS facts
-"""
+# Inserts near the end of a model's queue go one by one.
+PLACE_LOCK = "SELECT pg_advisory_xact_lock(1364346213, hashtext(%(model)s))::text"
 WAITING = """
 SELECT count(*) FROM (
     SELECT 1 FROM inference_generation
@@ -134,19 +126,14 @@ def queue_before(model: str, band: int, user_id: UUID) -> Queue:
         return Queue(*cursor.fetchone())
 
 
-def take_place(model: str, band: int, depth: int, waited: int) -> bool:
-    """Whether one more row of this band may be inserted in this transaction, so that never more than `depth` wait.
-
-    `waited`: how many did a moment ago. Far from the end of the queue inserts go on side by side, near it one by one;
-    one that came to be near it since that moment is turned away.
-    """
-    values: dict[str, Any] = {"model": model, "band": band, "depth": depth, "waiting": waited}
+def take_place(model: str, band: int, depth: int) -> bool:
+    """Whether one more row of this band may be inserted in this transaction, so that never more than `depth` wait."""
+    values: dict[str, Any] = {"model": model, "band": band, "depth": depth}
     with connection.cursor() as cursor:
         cursor.execute(PLACE_LOCK, values)
-        _, spare = cursor.fetchone()
         cursor.execute(WAITING, values)  # a statement of its own: it sees what was committed before the lock was given
         (count,) = cursor.fetchone()
-    return bool(count + spare < depth)
+    return bool(count < depth)
 
 
 def clock(model: str, band: int) -> RawSQL:

@@ -15,6 +15,7 @@ from inference import waiting
 from inference.engine import Sampling
 from inference.models import Generation, ServedModel
 from inference.operations import admitted, submit
+from inference.queueing import QueueRoom, join_queue
 from tests.billing.limits import only_windows, used
 
 CALLERS = 7
@@ -62,27 +63,27 @@ def test_parallel_requests_fill_the_queue_and_no_more(user: User, echo_model: Se
 @pytest.mark.django_db(transaction=True)
 def test_a_long_queue_is_joined_side_by_side(user: User, echo_model: ServedModel) -> None:
     """Far from its end nobody waits for another's transaction; near it, they go one by one."""
-    far, near = 10_000, 10
+    far, near = QueueRoom(10_000, 0), QueueRoom(10, 0)
     ready = Barrier(4)
 
-    def take(depth: int, *, is_together: bool) -> Callable[[], None]:
+    def join(room: QueueRoom, *, is_together: bool) -> Callable[[], None]:
         def act() -> None:
             with transaction.atomic():
-                assert waiting.take_place(echo_model.pk, 0, depth, 0)
+                join_queue(row(user, echo_model), room)
                 if is_together:
                     ready.wait(20)  # all four are inside at the same time
-                make(user, echo_model)
+                row(user, echo_model).save(force_insert=True)
 
         return act
 
-    assert at_once(take(far, is_together=True), 4) == [""] * 4
-    assert at_once(take(near, is_together=False), 4) == [""] * 4
+    assert at_once(join(far, is_together=True), 4) == [""] * 4
+    assert at_once(join(near, is_together=False), 4) == [""] * 4
     with transaction.atomic():
-        assert waiting.take_place(echo_model.pk, 0, 9, 8) and not waiting.take_place(echo_model.pk, 0, 8, 0)
-        assert waiting.take_place(echo_model.pk, 1, 1, 0)  # lower bands are not before it
+        assert waiting.take_place(echo_model.pk, 0, 9) and not waiting.take_place(echo_model.pk, 0, 8)
+        assert waiting.take_place(echo_model.pk, 1, 1)  # lower bands are not before it
 
 
-def make(user: User, model: ServedModel) -> None:
-    Generation.objects.create(
+def row(user: User, model: ServedModel) -> Generation:
+    return Generation(
         id=uuid4(), user=user, organization_id=user.organization_id, model=model, prompt_tokens=1, grant=1
     )
