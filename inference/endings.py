@@ -32,9 +32,10 @@ WITH was AS (
     WHERE id = %(id)s AND status = %(expected)s AND attempt = %(attempt)s FOR UPDATE
 )
 UPDATE inference_generation g
-SET status = %(status)s, finish_reason = %(finish_reason)s, text = %(text)s, completion_tokens = %(completion_tokens)s,
-    cached_tokens = %(cached_tokens)s, frames = %(frames)s,
-    error_code = CASE WHEN %(status)s = 'CANCELLED' AND %(error_code)s = '' THEN g.error_code ELSE %(error_code)s END,
+SET status = %(status)s::varchar, finish_reason = %(finish_reason)s, text = %(text)s,
+    completion_tokens = %(completion_tokens)s, cached_tokens = %(cached_tokens)s, frames = %(frames)s,
+    error_code = CASE WHEN %(status)s::varchar = 'CANCELLED' AND %(error_code)s::varchar = '' THEN g.error_code
+                      ELSE %(error_code)s::varchar END,
     error_message = %(error_message)s, finished_at = clock_timestamp(), lease_until = NULL
 FROM was WHERE g.id = was.id
 RETURNING was.completion_tokens
