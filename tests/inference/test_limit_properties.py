@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from billing import counters
 from billing.errors import Refusal
@@ -175,7 +176,10 @@ def test_the_sweep_settles_what_ended_and_gives_back_what_never_was(
     sweep_reservations()
     assert used(user) == {"tokens_per_hour": 180}  # all of them are young
     monkeypatch.setattr("inference.tasks.UNWRITTEN_S", -1.0)
-    assert sweep_reservations() >= 2
+    before = REGISTRY.get_sample_value("chatsite_reservations_swept_total")
+    swept = sweep_reservations()
+    assert swept >= 2
+    assert REGISTRY.get_sample_value("chatsite_reservations_swept_total") == before + swept
     assert used(user) == {"tokens_per_hour": 60 + 15}
     assert counters.open_generations(user.pk) == [running.pk]
 
@@ -192,7 +196,9 @@ def test_drift_is_found_and_repaired(user: User, echo_model: ServedModel) -> Non
     key = next(key for key, subject, _ in counters.window_keys(counters.current_epoch()) if str(user.pk) in subject)
     counters.store().hincrby(key, next(name for name in counters.store().hkeys(key) if name[:1] == b"t"), 100)
     assert used(user) == {"tokens_per_hour": 250}
+    before = REGISTRY.get_sample_value("chatsite_limit_windows_drifted_total")
     assert reconcile_limits() == 1
+    assert REGISTRY.get_sample_value("chatsite_limit_windows_drifted_total") == before + 1
     assert used(user) == {"tokens_per_hour": 150}
 
 
