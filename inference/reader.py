@@ -150,7 +150,7 @@ class Reader:
 
     async def _catch_up(self) -> Event | None:
         """What the log has beyond self.seq, as one event; from the row when the log is gone."""
-        end = self._terminal.seq if self._terminal is not None else 0
+        end = self._terminal.seq if self._terminal is not None else None
         try:
             entries = await token_log.read(self.generation, self.seq)
         except RedisError as error:
@@ -158,8 +158,8 @@ class Reader:
             self._wake.clear()
             await self._wake.wait()  # the check once a second wakes it
             return None
-        if self.seq + len(entries) < end:
-            self.seq, self._has_gap = end, False
+        if end is not None and (self.seq + len(entries) < end or (self._is_lost and not entries)):
+            self.seq, self._is_lost, self._has_gap = end, False, False
             return Event("snapshot", self.generation, end, {"text": await fetch_text(self.generation)})
         if self._is_lost and not entries:
             return None
