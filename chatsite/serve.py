@@ -1,8 +1,9 @@
-"""One web process: uvicorn on the listening socket that its supervisor hands down as fd 0."""
+"""One web process: uvicorn on the listening socket that its supervisor hands down as fd 0, or on HOST and PORT."""
 
 import asyncio
 import os
 import socket
+import stat
 from time import monotonic
 
 import uvicorn
@@ -16,6 +17,7 @@ from conversations.http import detached_done
 
 LAST_REQUESTS_S = 1.0  # requests that are on their way when the process is told to stop are answered
 FIRST_REQUEST_S = 5.0  # and so is one on a connection that has only been opened, if it comes by then
+BACKLOG = 4096
 CUT_S = 5.0  # streams that are ended get this long to say so
 
 
@@ -76,17 +78,19 @@ def main() -> None:
         lifespan="off",
         access_log=False,
         log_config=None,  # settings.LOGGING has them all
-        backlog=4096,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=round(settings.WEB_DRAIN_S + CUT_S),
     )
     WebServer(config).run(sockets=[listener])
 
 
 def _take_listener() -> socket.socket:
-    """The socket behind fd 0, which itself becomes /dev/null: else connections would go on to queue there."""
+    """The listening socket that fd 0 is, else one of our own on HOST and PORT."""
+    if not stat.S_ISSOCK(os.fstat(0).st_mode):
+        return socket.create_server((settings.HOST, settings.PORT), backlog=BACKLOG)
     listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 0)  # else connections would go on to queue there once we have closed ours
     return listener
 
 

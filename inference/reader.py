@@ -151,7 +151,7 @@ class Reader:
     async def _catch_up(self) -> Event | None:
         """What the log has beyond self.seq, as one event; from the row when the log is gone."""
         # Asked before the log is read: an end that is told meanwhile may name frames that this read did not find.
-        end = self._terminal.seq if self._terminal is not None else 0
+        end = self._terminal.seq if self._terminal is not None else None
         try:
             entries = await token_log.read(self.generation, self.seq)
         except RedisError as error:
@@ -159,9 +159,9 @@ class Reader:
             self._wake.clear()
             await self._wake.wait()  # the check once a second wakes it
             return None
-        if self.seq + len(entries) < end:
+        if end is not None and (self.seq + len(entries) < end or (self._is_lost and not entries)):
             metrics.reader_repairs.labels("snapshot").inc()
-            self.seq, self._has_gap = end, False
+            self.seq, self._is_lost, self._has_gap = end, False, False
             return Event("snapshot", self.generation, end, {"text": await fetch_text(self.generation)})
         if self._is_lost and not entries:
             return None

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator
@@ -17,10 +18,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from billing.models import PlanWindow
+from chatsite.stores import free_port
 from inference.models import Generation
 from tests.end_to_end.calls import body, chunks, text_of
 from tests.people import Person, make_person, numbers
-from tests.site import Site, Web, wait_until
+from tests.site import Process, Site, Web, wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -230,3 +232,17 @@ def _accepts(web: Web) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_without_a_socket_it_listens_on_host_and_port(make_site, tmp_path):
+    port = free_port()
+    site = make_site(webs=0, workers=0, environment={"HOST": "127.0.0.1", "PORT": str(port)})
+    web = Web(
+        "own", [sys.executable, "-m", "chatsite.serve"], tmp_path / "log", environment=site.environment, port=port
+    )
+    Process.start(web)
+    try:
+        wait_until(web.answers, "it serves", 30)
+        assert httpx.get(f"{web.url}/healthz").status_code == 200
+    finally:
+        web.stop()
