@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
 from inference import waiting
@@ -198,7 +198,7 @@ def hand_back(worker: Worker, generations: Sequence[Generation], *, engine_died:
             pk__in=[generation.pk for generation in generations], worker=worker, status=Status.RUNNING
         ).update(
             **_waiting_again(),
-            is_suspect=engine_died,
+            is_suspect=Q(is_suspect=True) | Q(Value(engine_died)),
             deaths=F("deaths") + int(engine_died and len(generations) == 1),
         )
     metrics.failovers.labels(worker.model_id, "engine_dead" if engine_died else "handed_back").inc(moved)
