@@ -4,7 +4,7 @@ import re
 from math import ceil
 from typing import Any
 
-from observability import metrics
+from billing import metrics
 
 WINDOW = re.compile(r"_per_.+(?=_used_up|_too_small)")  # windows have any length; a metric tells only their kind
 

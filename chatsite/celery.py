@@ -9,9 +9,9 @@ from celery.signals import beat_init, celeryd_init, setup_logging, task_postrun,
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatsite.settings")
 
 from chatsite import probes
+from inference import metrics
 from inference.tickets import TICKET
 from inference.worker import HostStep
-from observability import metrics
 
 app = Celery("chatsite")
 app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -14,8 +14,8 @@ from typing import Any
 from django.conf import settings
 
 from conversations.http import Receive, Scope, Send
-from observability import metrics
-from observability.logs import begin_request
+from inference import metrics
+from inference.logs import begin_request
 
 log = logging.getLogger("chatsite.access")
 

@@ -7,9 +7,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
+from chatsite.exposition import CONTENT_TYPE, exposition, has_token
 from chatsite.health import in_time, valkey_answers
 from inference.site_metrics import site_metrics
-from observability.exposition import CONTENT_TYPE, exposition, has_token
 
 
 @require_safe

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from celery import bootsteps
 from django.conf import settings
 
+from chatsite import endpoint
 from chatsite.beat import Scheduler
 from inference import worker
-from observability import endpoint
 
 log = logging.getLogger(__name__)
 

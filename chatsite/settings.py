@@ -373,12 +373,12 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {
-        "context": {"()": "observability.logs.Context"},
-        "repeats": {"()": "observability.logs.Repeats"},
+        "context": {"()": "inference.logs.Context"},
+        "repeats": {"()": "inference.logs.Repeats"},
     },
     "formatters": {
         "text": {
-            "()": "observability.logs.Line",
+            "()": "inference.logs.Line",
             "format": "{asctime} {levelname} {name} {message}",
             "style": "{",
         },

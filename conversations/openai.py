@@ -39,12 +39,11 @@ from conversations.http import (
     until_disconnect,
 )
 from conversations.openai_request import ChatRequest, checked_key, parse_request
-from inference import relay
+from inference import metrics, relay
 from inference.models import Generation, ServedModel
 from inference.operations import cancel, find_model, has_worker
 from inference.protocol import Event
 from inference.queueing import stand_in
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,10 @@ from uuid import UUID
 from billing.errors import Refusal, not_found
 from conversations.http import Scope, header, hop
 from conversations.models import Conversation, Message
-from inference import relay
+from inference import metrics, relay
 from inference.models import Generation
 from inference.protocol import Event
 from inference.rows import row_of
-from observability import metrics
 
 
 @dataclass(frozen=True)

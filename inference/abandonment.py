@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-from inference import operations, relay, viewers
+from inference import metrics, operations, relay, viewers
 from inference.models import Generation
 from inference.patience import Patience
 from inference.waiting import count_waiting
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

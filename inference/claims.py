@@ -15,14 +15,13 @@ from django.db import connection, transaction
 from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
-from inference import waiting
+from inference import metrics, waiting
 from inference.charging import CHARGE_OUTPUT, CHARGE_START
 from inference.endings import Ending, end, end_waiting
 from inference.engine import Load
 from inference.models import Generation, Worker
 from inference.scheduling import Capacity, Running, Waiting, count_fitting, pick
 from inference.tickets import send_tickets
-from observability import metrics
 
 Status = Generation.Status
 LEASE = "clock_timestamp() + make_interval(secs => %(lease)s)"

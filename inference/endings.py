@@ -12,13 +12,12 @@ from billing import operations as billing
 from billing.counters import Subjects
 from billing.operations import Usage
 from billing.pricing import Prices
-from inference import relay, token_log
+from inference import metrics, relay, token_log
 from inference.charging import charge_rest
 from inference.models import Generation
 from inference.protocol import Entry, Notice
 from inference.rows import row_of
 from inference.signals import generation_finished
-from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status

@@ -28,7 +28,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from inference import claims, layer, relay, token_log
+from inference import claims, layer, metrics, relay, token_log
 from inference.claims import Progress
 from inference.endings import Ending, failed
 from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
@@ -40,7 +40,6 @@ from inference.publisher import Publisher
 from inference.rows import started_data
 from inference.slots import Slots
 from inference.token_log import StaleAttempt
-from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status

@@ -15,11 +15,10 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from inference import layer, viewers
+from inference import layer, metrics, viewers
 from inference.protocol import Event, Frame, Message, News, Notice
 from inference.reader import Reader, fetch_places, fetch_rows
 from inference.topics import Subscription
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

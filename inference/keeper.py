@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from inference import claims
+from inference import claims, metrics
 from inference.abandonment import cancel_unfollowed
 from inference.engine import Load
 from inference.pace import Pace
 from inference.queueing import reserved_shares
-from observability import metrics
 
 if TYPE_CHECKING:
     from inference.host import EngineHost

@@ -8,8 +8,8 @@ from channels.layers import get_channel_layer
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from inference import metrics
 from inference.protocol import Message, decode, encode
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

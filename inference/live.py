@@ -7,9 +7,9 @@ from time import monotonic
 from inference.claims import Progress
 from inference.endings import Ending
 from inference.engine import Chunk, Detokenizer
+from inference.logs import bound
 from inference.models import Generation
 from inference.protocol import Append, Entry, EventKind, FinishReason
-from observability.logs import bound
 
 Status = Generation.Status
 # PostgreSQL refuses NUL, UTF-8 refuses lone surrogates; SmolLM2 has a NUL token.

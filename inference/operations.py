@@ -22,10 +22,10 @@ from billing.rules import rules_for
 from inference import relay, waiting
 from inference.endings import end_waiting
 from inference.engine import Sampling
+from inference.logs import request_id
 from inference.models import Generation, ServedModel, Worker
 from inference.queueing import check_queue, join_queue, queue_terms
 from inference.tickets import send_tickets
-from observability.logs import request_id
 
 log = logging.getLogger(__name__)
 

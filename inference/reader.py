@@ -13,11 +13,10 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from billing.errors import not_found, unavailable
-from inference import token_log
+from inference import metrics, token_log
 from inference.protocol import Event, EventKind, Frame, Notice
 from inference.queueing import queue_places
 from inference.rows import Row, kept_text, look, started_data
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

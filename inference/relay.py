@@ -18,11 +18,10 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from billing.errors import unavailable
-from inference import hub, layer, token_log, viewers
+from inference import hub, layer, metrics, token_log, viewers
 from inference.protocol import Append, Cancel, Drain, Event, Frame, Message, News, Notice, TopicKind
 from inference.reader import Reader
 from inference.topics import Subscription
-from observability import metrics
 
 log = logging.getLogger(__name__)
 

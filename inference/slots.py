@@ -14,13 +14,12 @@ from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from inference import claims
+from inference import claims, metrics
 from inference.claims import Claimed
 from inference.live import Live
 from inference.models import Generation
 from inference.scheduling import SUSPECT_WAIT_S, Capacity, Running
 from inference.tickets import call_worker
-from observability import metrics
 
 if TYPE_CHECKING:
     from inference.host import EngineHost

@@ -13,13 +13,12 @@ from redis.exceptions import RedisError
 from billing import counters, truth
 from billing.counters import Held
 from billing.models import User
-from inference import claims, leftovers
+from inference import claims, leftovers, metrics
 from inference.abandonment import cancel_unfollowed
 from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
 from inference.worker import current_host
-from observability import metrics
 
 log = logging.getLogger(__name__)
 Status = Generation.Status

@@ -14,7 +14,7 @@ from django.conf import settings
 from kombu import pools
 from kombu.exceptions import OperationalError as BrokerError
 
-from observability import metrics
+from inference import metrics
 
 log = logging.getLogger(__name__)
 

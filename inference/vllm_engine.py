@@ -28,9 +28,9 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from inference import metrics
 from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt
 from inference.stop_strings import StopStrings
-from observability import metrics
 
 GIB = 1 << 30
 CPU_OPTIONS: dict[str, Any] = {

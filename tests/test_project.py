@@ -9,7 +9,7 @@ from django.core.management import call_command
 from chatsite.env import VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("billing", "chatsite", "conversations", "inference", "observability")
+PACKAGES = ("billing", "chatsite", "conversations", "inference")
 
 
 def sources():

@@ -8,8 +8,9 @@ import pytest
 import yaml
 from prometheus_client import metrics as kinds
 
+from billing import metrics as billing_metrics
 from chatsite.metrics import _site
-from observability import metrics
+from inference import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| `(chatsite_\w+)` \| (\w+)[^|]*\| ([^|]*)\|", re.MULTILINE)
@@ -19,7 +20,7 @@ SUFFIXES = ("_bucket", "_sum", "_count", "")
 def declared() -> dict[str, tuple[str, set[str]]]:
     """name → (type, labels) of what the code has."""
     found = {}
-    for metric in vars(metrics).values():
+    for metric in [billing_metrics.refusals, *vars(metrics).values()]:
         if isinstance(metric, kinds.MetricWrapperBase):
             name = metric._name + ("_total" if metric._type == "counter" else "")
             found[name] = (metric._type, set(metric._labelnames))

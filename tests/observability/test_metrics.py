@@ -9,8 +9,9 @@ import pytest
 from django.test import Client
 
 from billing.errors import Refusal
+from billing.metrics import refusals
 from billing.models import User
-from observability import metrics
+from inference import metrics
 from tests.observability.scrape import Scrape, complete, scrape
 from tests.people import Person
 from tests.site import METRICS_TOKEN, Site, wait_until
@@ -105,7 +106,7 @@ def test_labels_stay_few_whatever_is_asked_for(site: Site, person: Person) -> No
 )
 def test_windows_of_any_length_share_a_label(code: str, label: str) -> None:
     def count() -> float:
-        return float(metrics.refusals.labels(label)._value.get())
+        return float(refusals.labels(label)._value.get())
 
     before = count()
     json.dumps(Refusal(code, "no").body())

@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from observability.exposition import CONTENT_TYPE, exposition, has_token
+from chatsite.exposition import CONTENT_TYPE, exposition, has_token
 
 log = logging.getLogger(__name__)
 

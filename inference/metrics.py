@@ -1,4 +1,5 @@
-"""Every metric of every process. Names, labels and units are those of docs/operations.md, which a test holds to this.
+"""Every metric of every process, but for billing's. Names, labels and units are those of docs/operations.md, which a
+test holds to this.
 
 With PROMETHEUS_MULTIPROC_DIR (`make run` sets it) the processes of one host write into files of that folder, and any
 of them can answer for all: several web processes share a socket, and a worker may have none. Without it each tells
@@ -7,25 +8,12 @@ only its own. Labels are bounded: models, bands, codes of ours; never a person, 
 An observation in a file costs 2 µs, so nothing here is called for each token: see Gaps.
 """
 
-import os
 import random
-from pathlib import Path
+
+from billing.metrics import Counter, Gauge, Histogram  # which prepares the folder before it imports them
 
 GAPS_KEPT = 128  # of one worker and second
 
-
-def _prepare(folder: Path) -> None:
-    """Make the folder; forget what an earlier process with our number (in a container, say) had open."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in folder.glob(f"gauge_live*_{os.getpid()}.db"):
-        file.unlink()
-
-
-# Read here because prometheus_client reads it itself, at its import; settings may not be complete by then.
-if _folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-    _prepare(Path(_folder))
-
-from prometheus_client import Counter, Gauge, Histogram  # noqa: E402 - after the folder is made
 
 WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60, 300)
@@ -59,7 +47,6 @@ reader_repairs = Counter(
 readers_let_go = Counter(
     "chatsite_readers_let_go_total", "Readers that a process which was told to stop sent to another one."
 )
-refusals = Counter("chatsite_refusals_total", "Requests that were refused, by the refusal's code.", ["code"])
 
 # -- any process --------------------------------------------------------------------------------------
 

@@ -1,1 +1,0 @@
-"""What the person on call sees: metrics, logs with the request's id, and each process's probes. Below every app."""
