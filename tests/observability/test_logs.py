@@ -8,7 +8,7 @@ import pytest
 import redis
 from django.db import IntegrityError, OperationalError
 
-from observability import logs
+from inference import logs
 
 
 class Kept(logging.Handler):
