@@ -18,7 +18,7 @@ from inference.operations import admitted, submit
 from inference.queueing import QueueRoom, join_queue
 from tests.billing.limits import only_windows, used
 
-CALLERS = 7
+CALLERS = 5
 
 
 def at_once(act: Callable[[], None], times: int) -> list[str]:
@@ -40,7 +40,7 @@ def at_once(act: Callable[[], None], times: int) -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("depth", [1, 5])
+@pytest.mark.parametrize("depth", [1, 4])
 def test_parallel_requests_fill_the_queue_and_no_more(user: User, echo_model: ServedModel, depth: int) -> None:
     only_windows(user, ("requests", 100, 3600))
     user.plan.queue_depth, user.plan.max_concurrent = depth, 100
