@@ -90,5 +90,5 @@ class Keeper:
         host.slots.reserved = reserved_shares()
         host.slots.peers = claims.peers(host.worker)
         claims.end_overdue()
-        cancel_unfollowed([live.generation for live in list(host.live.values())])
         host.slots.call()
+        cancel_unfollowed([live.generation for live in list(host.live.values())])
