@@ -63,6 +63,8 @@ class Site:
             "WEB_PROCESSES": "1",
             "GPU_WORKERS": str(gpu_workers),
             "DRAIN": "1",
+            "WEB_DRAIN": "1",
+            "ABANDON_AFTER": "0",  # some rows submit what nobody follows
             "LOG_LEVEL": "WARNING",
             **environment,
         }

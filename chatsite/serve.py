@@ -1,10 +1,14 @@
 """One web process: uvicorn on the listening socket that its supervisor hands down as fd 0, or on HOST and PORT."""
 
 import asyncio
+import fcntl
 import os
 import socket
 import stat
+import sys
+import termios
 from time import monotonic
+from typing import Any
 
 import uvicorn
 
@@ -18,6 +22,7 @@ from conversations.http import detached_done
 LAST_REQUESTS_S = 1.0  # requests that are on their way when the process is told to stop are answered
 FIRST_REQUEST_S = 5.0  # and so is one on a connection that has only been opened, if it comes by then
 BACKLOG = 4096
+KEEP_ALIVE_S = 75  # longer than clients and proxies (nginx: 60) keep an idle connection: they must not meet its end
 CUT_S = 5.0  # streams that are ended get this long to say so
 
 
@@ -34,6 +39,9 @@ class WebServer(uvicorn.Server):
             server.close()
         for listener in sockets or ():
             listener.close()
+        for connection in self.server_state.connections:
+            if _answers(connection):
+                connection.shutdown()  # closes it after this response
         draining.begin()
         await self._answer_last_requests()
         cutting = asyncio.create_task(draining.cut_after(settings.WEB_DRAIN_S))
@@ -44,20 +52,45 @@ class WebServer(uvicorn.Server):
         await detached_done(CUT_S)  # uvicorn then ends the process by the signal it got
 
     async def _answer_last_requests(self) -> None:
+        """Wait for requests on their way, then close what idles. Each response from now on closes its connection."""
         began = monotonic()
         while not self.force_exit:
             await asyncio.sleep(0.05)
             past = monotonic() - began
-            fresh = any(_is_fresh(connection) for connection in self.server_state.connections)
-            if past > (FIRST_REQUEST_S if fresh else LAST_REQUESTS_S):
+            connections = list(self.server_state.connections)
+            if past > LAST_REQUESTS_S:
+                for connection in connections:
+                    if _idles(connection) and not _has_unread(connection):
+                        connection.shutdown()
+            awaited = any(_is_fresh(connection) or _idles(connection) for connection in connections)
+            if past > (FIRST_REQUEST_S if awaited else LAST_REQUESTS_S):
                 return
 
 
-def _is_fresh(connection: object) -> bool:
+def _is_fresh(connection: Any) -> bool:
     """Whether a connection of uvicorn's awaits its first request, or the end of its WebSocket handshake."""
     if hasattr(connection, "handshake_complete"):
         return not connection.handshake_complete
-    return getattr(connection, "cycle", None) is None
+    return connection.cycle is None
+
+
+def _idles(connection: Any) -> bool:
+    """Whether an HTTP connection has answered all that it was asked."""
+    return bool(getattr(connection, "cycle", None) and connection.cycle.response_complete)
+
+
+def _answers(connection: Any) -> bool:
+    """Whether an HTTP connection has a response under way."""
+    return bool(getattr(connection, "cycle", None) and not connection.cycle.response_complete)
+
+
+def _has_unread(connection: Any) -> bool:
+    """Whether the kernel holds a request that this busy process has not come to read."""
+    transport = connection.transport
+    if transport.is_closing():
+        return False
+    waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(waiting, sys.byteorder) > 0
 
 
 def main() -> None:
@@ -79,6 +112,7 @@ def main() -> None:
         access_log=False,
         log_config=None,  # settings.LOGGING has them all
         backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(settings.WEB_DRAIN_S + CUT_S),
     )
     WebServer(config).run(sockets=[listener])

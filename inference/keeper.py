@@ -101,8 +101,8 @@ class Keeper:
         host.slots.reserved = reserved_shares()
         host.slots.peers = claims.peers(host.worker)
         claims.end_overdue()
-        cancel_unfollowed([live.generation for live in list(host.live.values())])
         host.slots.call()
+        cancel_unfollowed([live.generation for live in list(host.live.values())])
 
     def _count(self, began: float, load: Load) -> None:
         """This renewal, and what the engine did since the last one."""

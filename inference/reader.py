@@ -5,6 +5,8 @@ import logging
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
 from time import monotonic
 from uuid import UUID
 
@@ -104,8 +106,19 @@ class Reader:
     async def events(self, after: int = 0, *, is_new: bool = False) -> AsyncGenerator[Event, None]:
         """Events from `after` on, ending with `done` or `error`, or without either when the reader is let go.
 
-        `is_new`: the generation was made after this reader joined, so there is nothing to catch up with.
+        `is_new`: the generation was made after this reader joined, so there is nothing to catch up with. Events without
+        text repeat the position that the reader has by then, whatever they were told with: it resumes from there.
         """
+        held = after
+        async with aclosing(self._events(after, is_new=is_new)) as events:
+            async for event in events:
+                if event.is_terminal or "text" in event.data:
+                    held = event.seq
+                elif event.seq != held:
+                    event = replace(event, seq=held)
+                yield event
+
+    async def _events(self, after: int, *, is_new: bool) -> AsyncGenerator[Event, None]:
         self.heard_at = monotonic()
         if not is_new:
             async for event in self._begin(after):

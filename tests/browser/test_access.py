@@ -138,3 +138,11 @@ def test_the_menu_of_a_chat_with_the_keyboard(open_page, person: Person) -> None
     title.press_sequentially("Renamed")
     title.press("Enter")
     expect(chat.chats.first).to_contain_text("Renamed")
+
+
+def test_logging_out_is_said_in_other_tabs_at_once(open_page, person: Person) -> None:
+    stays = open_page(person)
+    leaves = open_page(person, "/accounts/logout/", web=1, context=stays.page.context)
+    leaves.page.get_by_role("button", name="Log out").click()
+    expect(stays.page.get_by_text("You are logged out.")).to_be_visible()
+    expect(stays.page.get_by_role("link", name="Log in")).to_be_visible()

@@ -231,7 +231,7 @@ async def live_through(generation: Generation, acts: list, fate: str, log_is_gon
 @pytest.mark.django_db(transaction=True)
 @hypothesis_settings(
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -20,7 +20,7 @@ async def later(generation, seconds):
 async def test_a_process_that_does_not_renew_lapses():
     generation = uuid4()
     await viewers.watch([generation], "dead")
-    await later(generation, viewers.VIEWER_S)
+    await later(generation, viewers.VIEWER_S + 1)
     assert await viewers.find(generation) == []
     await viewers.watch([generation], "alive")
     assert await viewers.find(generation) == ["alive"]
