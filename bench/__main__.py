@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import echo_rows, vllm_rows
+from bench import cancel, echo_rows, vllm_rows
 from bench.figures import Row, document, machine
 from bench.site import Site
 
@@ -25,8 +25,9 @@ ECHO: dict[str, Callable[[Site, float], Row]] = {
 VLLM: dict[str, Callable[[vllm_rows.VllmSite, float], Row]] = {
     "idle": vllm_rows.idle,
     "throughput": vllm_rows.throughput,
-    "cancel-1": vllm_rows.cancel_one,
-    "cancel-32": vllm_rows.cancel_full,
+    "cancel-1": cancel.one,
+    "cancel-32": cancel.full,
+    "cancel-prefill": cancel.prefill,
 }
 
 

@@ -17,6 +17,7 @@ from bench.site import START_S, Site
 SLOTS = 32
 KV_BYTES = 1 << 30
 MODEL = "smollm2-135m-instruct"
+TEMPERATURE = 0.7
 TOPICS = (
     "a lighthouse", "a clockmaker", "two rivers", "the first winter", "a lost map", "an old train", "a beekeeper",
     "the night market", "a stone bridge", "a violin", "the last library", "a desert well", "a paper boat", "the ferry",
@@ -81,3 +82,9 @@ def long_prompt(draw: int, words: int = 300) -> str:
     """A prompt that takes many KV blocks."""
     choose = random.Random(-draw - 1)
     return f"Repeat these words for ever: {' '.join(choose.choices(WORDS, k=words))}"
+
+
+def story(client: Client, content: str, max_tokens: int) -> bytes:
+    """A streamed request's bytes."""
+    options = {"temperature": TEMPERATURE, "stream_options": {"include_usage": True}}
+    return client.chat(content, max_tokens=max_tokens, **options)

@@ -51,6 +51,10 @@ class Watch:
         """What the KV cache holds."""
         return int(self._host.engine.kv_tokens)
 
+    def kv_usage(self) -> float:
+        """The share of it that is in use now."""
+        return float(self._host.engine.load().kv_usage)
+
     def _look(self) -> None:
         last = None
         while not self._stop.is_set():
@@ -68,7 +72,7 @@ class WatchStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         watch = Watch(current_host())
-        functions = {name: getattr(watch, name) for name in ("begin", "end", "cancel", "kv_tokens")}
+        functions = {name: getattr(watch, name) for name in ("begin", "end", "cancel", "kv_tokens", "kv_usage")}
         serve_in_thread(Path(os.environ["BENCH_SOCKET"]), functions)
 
     def stop(self, worker: Any) -> None:

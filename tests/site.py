@@ -113,7 +113,7 @@ class Site:
     """Web processes and GPU workers, with the echo engine by default; the model must be registered already.
 
     The processes share `database_url` and `redis_url`; `environment` overrides their settings. `side`: the side worker
-    and beat, too.
+    and beat, too. `worker_app`: the workers' Celery application.
     """
 
     def __init__(
@@ -127,11 +127,13 @@ class Site:
         slots: int = 8,
         model: str = "echo",
         side: bool = False,
+        worker_app: str = "chatsite",
         environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.slots = slots
         self.model = model
+        self.worker_app = worker_app
         self.environment = {
             **os.environ,
             "DATABASE_URL": database_url,
@@ -156,8 +158,10 @@ class Site:
 
     def _worker(self, number: int) -> Process:
         name = f"worker{number}-{os.path.basename(self.folder)}"
-        argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", str(self.slots)]
+        argv = [sys.executable, "-m", "celery", "-A", self.worker_app, "worker", "--pool", "threads"]
         argv += [
+            "-c",
+            str(self.slots),
             "-Q",
             f"gpu.{self.model}",
             "-n",

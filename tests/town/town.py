@@ -30,6 +30,7 @@ from tests.site import Process, Site, wait_until
 from tests.town.crowd import Crowd, Told
 
 LONG = 50
+APP = "tests.town.impatient_worker"  # in all tests: redelivered tickets must not matter
 TOKENS_WINDOW = 10**9
 
 
@@ -66,6 +67,7 @@ class Town:
                 workers=2,
                 slots=40,
                 side=True,
+                worker_app=APP,
             )
         )
         self._seen: set[psutil.Process] = set()
@@ -93,13 +95,13 @@ class Town:
         return more
 
     @contextmanager
-    def other_worker(self, number: int, app: str = "chatsite", **environment: str) -> Iterator[Process]:
+    def other_worker(self, number: int, app: str = APP, **environment: str) -> Iterator[Process]:
         """In the block, this worker runs as another one: of another Celery application, in another environment."""
         worker = self.site.workers[number]
         usual = worker.argv, worker.environment
         if worker.is_alive:
             self.site.kill(worker, signal.SIGTERM)
-        argv = [app if part == "chatsite" else part for part in worker.argv]
+        argv = [app if part == APP else part for part in worker.argv]
         worker.argv, worker.environment = argv, worker.environment | environment
         try:
             self.site.restart(worker)
