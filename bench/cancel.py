@@ -122,7 +122,7 @@ async def _reading(vllm: VllmSite, stream: Connection, answer: Answer) -> tuple[
 
 async def _both(vllm: VllmSite, others: int, trials: int, moment: Moment) -> tuple[Cancelled, Cancelled]:
     """Trials by HTTP and by EngineHost.cancel, in turn, beside `others` running streams."""
-    while vllm.watch.call("kv_usage"):  # streams of an earlier figure are being aborted
+    while vllm.watch.call("kv_usage"):  # noqa: ASYNC110 - streams of an earlier figure are being aborted
         await asyncio.sleep(0.05)
     background = Background(vllm.client)
     tasks = [asyncio.create_task(background.run(number)) for number in range(others)]

@@ -18,7 +18,8 @@ class Turn:
     """A message with what surrounds it. `number` of `of` counts it among its siblings, from 1.
 
     `generation` is set while its answer is being written: its text then comes from the stream. `ending` is empty
-    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again.
+    for an answer that ended by itself. `is_retryable`: a failed answer to ask for again. `is_cut`: there is
+    more to say, and something to go on from.
     """
 
     message: Message
@@ -48,7 +49,7 @@ class Turn:
 
     @property
     def is_cut(self) -> bool:
-        return self.finish_reason == "length"
+        return self.finish_reason == "length" or (self.is_retryable and bool(self.message.content))
 
 
 class Tree:

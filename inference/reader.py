@@ -128,6 +128,8 @@ class Reader:
 
     async def _catch_up(self) -> Event | None:
         """What the log has beyond self.seq, as one event; from the row when the log is gone."""
+        # Asked before the log is read: an end that is told meanwhile may name frames that this read did not find.
+        end = self._terminal.seq if self._terminal is not None else 0
         try:
             entries = await token_log.read(self.generation, self.seq)
         except RedisError as error:
@@ -135,7 +137,6 @@ class Reader:
             self._wake.clear()
             await self._wake.wait()  # the check once a second wakes it
             return None
-        end = self._terminal.seq if self._terminal is not None else 0
         if self.seq + len(entries) < end:
             self.seq, self._has_gap = end, False
             return Event("snapshot", self.generation, end, {"text": await fetch_text(self.generation)})
@@ -143,7 +144,8 @@ class Reader:
             return None
         kind: EventKind = "snapshot" if self._is_lost else "delta"
         self.seq += len(entries)
-        self._is_lost = self._has_gap = False
+        self._is_lost = False
+        self._has_gap = self._terminal is not None and self.seq < self._terminal.seq
         text = "".join(entry.text for entry in entries)
         return Event(kind, self.generation, self.seq, {"text": text}) if entries else None
 

@@ -95,6 +95,7 @@ def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(open_page, pers
     chat.send("Break [[n=30 itl=5 fail=10 always=1]]")
     expect(chat.answers.last).to_contain_text("The answer broke off.")
     assert numbers(chat.text()) == list(range(10))
+    expect(chat.answers.last.get_by_role("button", name="Continue")).to_be_visible()
     chat.answers.last.get_by_role("button", name="Try again").click()
     expect(chat.answers.last.get_by_text("2/2")).to_be_visible()
     assert Generation.objects.filter(user=person.user).count() == 2

@@ -85,6 +85,15 @@ def test_endings(browser: Client, sent: Sent, reason: str, words: str) -> None:
     assert words in browser.get(f"/c/{sent.conversation.pk}").content.decode()
 
 
+@pytest.mark.parametrize(("content", "offered"), [("Because", True), ("", False)])
+def test_an_answer_that_broke_off_can_be_continued_or_asked_for_again(
+    browser: Client, sent: Sent, content: str, offered: bool
+) -> None:
+    Message.objects.filter(pk=sent.assistant_message.pk).update(finish_reason="error", generation=None, content=content)
+    html = browser.get(f"/c/{sent.conversation.pk}").content.decode()
+    assert 'data-do="regenerate"' in html and ('data-do="continue"' in html) == offered
+
+
 def test_the_newest_branch_is_shown_unless_another_is_asked_for(
     browser: Client, user: User, sent: Sent, finish: Finish
 ) -> None:

@@ -68,6 +68,26 @@ async def _push_with(fates, buffer_bytes, yields):
     assert (last.kind, last.seq) == ("done", len(texts))
 
 
+async def test_an_end_that_is_told_while_the_log_is_read(monkeypatch):
+    """What the read did not find is read again; the row, which may not be there, is not asked."""
+    generation, reader = uuid4(), Reader(uuid4())
+    reader.generation = generation
+    await log_frames(generation, TEXTS[:2])
+    read = token_log.read
+
+    async def read_late(which, after=0):
+        found = await read(which, after)
+        if after == 0:
+            await log_frames(generation, TEXTS[2:], 3)
+            reader.offer(Notice(generation, 5, "done", {"finish_reason": "stop", "usage": USAGE}))
+        return found
+
+    monkeypatch.setattr(token_log, "read", read_late)
+    reader.mark_gap()
+    text, last = await asyncio.wait_for(read_all(reader, is_new=True), 10)
+    assert (text, last.kind, last.seq) == ("".join(TEXTS), "done", 5)
+
+
 @pytest.fixture
 def running(transactional_db, user, echo_model):
     return Generation.objects.create(
