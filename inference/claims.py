@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
 from inference import waiting
@@ -196,7 +196,7 @@ def hand_back(worker: Worker, generations: Sequence[Generation], *, engine_died:
             pk__in=[generation.pk for generation in generations], worker=worker, status=Status.RUNNING
         ).update(
             **_waiting_again(),
-            is_suspect=engine_died,
+            is_suspect=Q(is_suspect=True) | Q(Value(engine_died)),
             deaths=F("deaths") + int(engine_died and len(generations) == 1),
         )
     _settle_waiting([generation.pk for generation in generations])

@@ -162,6 +162,32 @@ def test_a_generation_whose_workers_died_three_times_fails_with_its_ledger_entry
     assert claim(worker) is None
 
 
+def test_who_has_seen_two_workers_die_runs_alone(user, stranger, echo_model):
+    """Their third death would be their last: who was only aboard with what kills workers must not share it."""
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model)
+    make_generation(stranger, echo_model)
+    for is_suspect in (False, True):
+        aboard = [claim(worker), claim(worker)]
+        for taken in aboard:
+            lapse(taken)
+        assert claims.reap() == 2
+        assert set(Generation.objects.values_list("is_suspect", flat=True)) == {is_suspect}
+    alone = claim(worker)
+    claims.hand_back(worker, [alone])  # a worker that leaves in order says nothing for it
+    assert Generation.objects.get(pk=alone.pk).is_suspect
+
+
+def test_a_renewal_tells_how_long_the_log_is(user, echo_model):
+    make_generation(user, echo_model)
+    worker = make_worker(echo_model)
+    taken = claim(worker)
+    claims.renew(worker, {taken.pk: Progress(1, 7, 0, 4)}, Load(1))
+    lapse(taken)
+    claims.reap()
+    assert claim(worker).frames == 4
+
+
 def test_what_a_draining_worker_hands_back_goes_on_at_once_without_a_death(user, echo_model):
     make_generation(user, echo_model)
     taken = claim(make_worker(echo_model))

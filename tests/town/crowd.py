@@ -22,7 +22,7 @@ from tests.site import wait_until
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request of a crowd
 TALKERS = 3
 PAUSE_S = 0.2
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Crowd:
 
     def join(self) -> None:
         """Until everyone has their answer."""
-        self._thread.join(PATIENCE_S * 1.5)
+        self._thread.join(PATIENCE_S + 10)
         if self._fails:
             raise self._fails[0]
         assert not self._thread.is_alive(), [told for told in self.all if not told.end]

@@ -25,9 +25,12 @@ def under_way(town: Town, **shape: int) -> Crowd:
 
 
 def to_the_end(town: Town, crowd: Crowd) -> None:
-    """No worker was taken for dead meanwhile."""
     crowd.join()
     town.must_be_whole(crowd)
+
+
+def nobody_died(town: Town) -> None:
+    """No worker was taken for dead."""
     assert not Generation.objects.filter(user=town.person.user, deaths__gt=0).exists()
 
 
@@ -87,6 +90,7 @@ def test_postgres_is_away_for_10_seconds(town: Town) -> None:
     time.sleep(10)  # that is the fault
     town.start_postgres()
     to_the_end(town, crowd)
+    nobody_died(town)
 
 
 def test_postgres_is_killed(town: Town) -> None:
@@ -95,6 +99,7 @@ def test_postgres_is_killed(town: Town) -> None:
     town.postgres.child.wait(10)
     town.start_postgres()
     to_the_end(town, crowd)
+    nobody_died(town)
 
 
 def test_the_databases_disk_is_full(town: Town) -> None:
