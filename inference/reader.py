@@ -5,6 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from time import monotonic
 from uuid import UUID
 
@@ -150,7 +151,11 @@ class Reader:
         return Event(kind, self.generation, self.seq, {"text": text}) if entries else None
 
     def _take(self) -> list[Event]:
-        """Empty the buffer; neighbouring frames of one kind become one event."""
+        """Empty the buffer; neighbouring frames of one kind become one event.
+
+        Other events name what the reader holds then, whatever their sender knew: who resumes from there misses nothing.
+        """
+        held = next((item.seq - 1 for item in self._buffer if isinstance(item, Frame)), self.seq)
         events: list[Event] = []
         texts: list[str] = []
         last: Frame | None = None
@@ -161,6 +166,7 @@ class Reader:
 
         while self._buffer:
             item = self._buffer.popleft()
+            held = item.seq if isinstance(item, Frame) else held
             if isinstance(item, Frame) and last is not None and item.kind == last.kind:
                 texts.append(item.text)
                 last = item
@@ -170,7 +176,7 @@ class Reader:
             if isinstance(item, Frame):
                 last, texts = item, [item.text]
             else:
-                events.append(item)
+                events.append(replace(item, seq=held))
         close()
         self._bytes = 0
         return events
