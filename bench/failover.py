@@ -62,8 +62,9 @@ def strike_all(site: Site, number: signal.Signals, rounds: int, dice: random.Ran
         outcome.answers += answers
         ids = {answer.request_id: answer for answer in answers}
         moved = told(site, "moved", MOVED.format(ids=list(ids)))
-        outcome.gaps += [_longest_silence(ids[name]) for name in moved]
-        said = f"{number.name} {turn + 1}: {len(moved)} moved, longest {max(outcome.gaps, default=0):.2f} s"
+        gaps = [_longest_silence(ids[name]) for name in moved]
+        outcome.gaps += gaps
+        said = f"{number.name} {turn + 1}: {len(moved)} moved, longest gap {max(gaps, default=0):.2f} s"
         print(f"{said}; {verify(answers)}", file=sys.stderr, flush=True)
         psutil.wait_procs([victim], timeout=30)
         while told(site, "ready", READY) != 2 or len(_workers(site)) != 2:

@@ -204,7 +204,7 @@ def test_an_open_row_that_is_booked(make: Make) -> None:
 
 def test_sums_by_day_that_differ(make: Make) -> None:
     end(make())
-    yesterday = timezone.now() - timedelta(days=1)
+    yesterday = timezone.now() - timedelta(days=1, minutes=30)  # just after midnight, a day earlier
     as_superuser_of_the_ledger("UPDATE billing_ledgerentry SET created_at = %s", yesterday)
     day = yesterday.date()
     assert found("roll-up-differs") == {str(day)}

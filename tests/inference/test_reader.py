@@ -88,6 +88,19 @@ async def test_an_end_that_is_told_while_the_log_is_read(monkeypatch):
     assert (text, last.kind, last.seq) == ("".join(TEXTS), "done", 5)
 
 
+async def test_a_notice_never_names_more_than_the_reader_holds():
+    """Else who reconnects from there would miss a frame."""
+    reader = Reader(uuid4())
+    await log_frames(reader.generation, TEXTS)
+    events = reader.events(is_new=True)
+    reader.offer(Frame(reader.generation, 1, "delta", TEXTS[0]))
+    reader.offer(Notice(reader.generation, 4, "status", {"moved": True}))  # 2 to 4 have not arrived
+    reader.offer(Frame(reader.generation, 2, "delta", TEXTS[1]))
+    found = [await anext(events) for _ in range(3)]
+    assert [(event.kind, event.seq) for event in found] == [("delta", 1), ("status", 1), ("delta", 2)]
+    await events.aclose()
+
+
 @pytest.fixture
 def running(transactional_db, user, echo_model):
     return Generation.objects.create(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+from django.db import connection
 
 from inference.models import Generation
 from tests.site import stopped, wait_until
@@ -106,6 +107,8 @@ def test_the_databases_disk_is_full(town: Town) -> None:
     """People are refused while nothing can be written; with room again, all goes on, and everything said is booked."""
     if town.disk is None:
         pytest.skip(f"needs a small file system of its own: {town.why_no_disk}")
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM FULL")  # no room within its files either
     crowd = under_way(town, n=120)
     town.disk.fill()
     crowd.join_in(5)
