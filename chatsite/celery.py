@@ -20,8 +20,8 @@ app.steps["worker"].add(HostStep)
 app.steps["consumer"].add(probes.PulseStep)
 app.conf.beat_scheduler = "chatsite.beat:Scheduler"
 app.conf.beat_schedule = {
-    "expire unserved": {"task": "inference.expire_unserved", "schedule": 2.0, "options": {"expires": 10}},
-    "cancel unfollowed": {"task": "inference.cancel_unfollowed_waiting", "schedule": 2.0, "options": {"expires": 4}},
+    "expire unserved": {"task": "inference.expire_unserved", "schedule": 6.0, "options": {"expires": 10}},
+    "cancel unfollowed": {"task": "inference.cancel_unfollowed_waiting", "schedule": 3.0, "options": {"expires": 4}},
     "reap without hosts": {"task": "inference.reap_without_hosts", "schedule": 3.0, "options": {"expires": 10}},
     "purge": {"task": "inference.purge", "schedule": 15.0, "options": {"expires": 60}},
     "settle titles": {"task": "conversations.settle_titles", "schedule": 20.0, "options": {"expires": 60}},

@@ -137,7 +137,7 @@ def _celery(*arguments: str) -> list[str]:
 def _worker(queue: str, name: str, threads: int) -> list[str]:
     return _celery(
         "worker", "--pool", "threads", "-c", str(threads), "-Q", queue, "-n", name,
-        "--without-gossip", "--without-mingle",
+        "--without-gossip", "--without-mingle", "--without-heartbeat",
     )  # fmt: skip
 
 

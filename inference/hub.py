@@ -64,6 +64,8 @@ class Hub:
         if readers:
             return
         self._readers.pop(reader.generation, None)
+        if reader.has_ended:
+            return  # nothing more is pushed, and the viewer lapses
         try:
             await viewers.unwatch(reader.generation, await self.channel())
         except RedisError as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_S = 1.0
+LOOK_S = 1.8  # every other step; whoever is not followed must be looked at every 4 s
 RETRY_S = 0.1
 
 
@@ -34,6 +35,7 @@ class Keeper:
         self._pace = Pace()
         self._reachable_since: float | None = None
         self._load = Load()
+        self._looked_at = 0.0
         self.turned_at = monotonic()  # the latest turn, whether or not the database answered
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -98,10 +100,17 @@ class Keeper:
             claims.refund_deaths(lost)
         if began - self._reachable_since > settings.LEASE_S:
             claims.reap()
+        if began - self._looked_at > LOOK_S:
+            self._look_around()
+            self._looked_at = began
+        host.slots.call()
+
+    def _look_around(self) -> None:
+        """What may be a few seconds old."""
+        host = self._host
         host.slots.reserved = reserved_shares()
         host.slots.peers = claims.peers(host.worker)
         claims.end_overdue()
-        host.slots.call()
         cancel_unfollowed([live.generation for live in list(host.live.values())])
 
     def _count(self, began: float, load: Load) -> None:

@@ -46,6 +46,11 @@ class Reader:
         self._wake = asyncio.Event()
         self._last_place: tuple[object, ...] = ()
 
+    @property
+    def has_ended(self) -> bool:
+        """It knows that the generation has ended."""
+        return self._terminal is not None
+
     def offer(self, message: Frame | Notice) -> None:
         """A pushed message; what the reader holds already is ignored."""
         self.heard_at = monotonic()

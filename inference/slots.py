@@ -33,7 +33,7 @@ ANY_BAND = 2**15  # above every SmallIntegerField's value
 
 
 class Slots:
-    """One per host. `reserved` and `peers` are read once a second by the keeper."""
+    """One per host. `reserved` and `peers` are kept by the keeper."""
 
     def __init__(self, host: "EngineHost") -> None:
         self._host = host

@@ -177,6 +177,7 @@ class Site:
             "--loglevel",
             "INFO",
             "--without-mingle",
+            "--without-heartbeat",
             "--without-gossip",
         ]
         return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
