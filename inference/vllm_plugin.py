@@ -1,5 +1,5 @@
-"""Loaded by vLLM in each of its processes (entry points vllm.general_plugins): none outlives the worker, and a
-request's seed cannot kill it.
+"""Loaded by vLLM in each of its processes (entry points vllm.general_plugins): none outlives the worker, a request's
+seed cannot kill it, and on a CPU it leaves the worker room.
 
 vLLM's EngineCore does not watch its parent: after a kill -9 of the worker it would go on generating for nobody
 and keep the GPU's memory.
@@ -51,3 +51,17 @@ def allow_seeds_on_cpu() -> None:
             return self
 
     torch.Generator = Generator  # type: ignore[misc]
+
+
+NICE = 10
+
+
+def leave_room_on_cpu() -> None:
+    """Let the worker, which takes in and hands on, go before the engine's threads, which want every core all the time.
+
+    Measured with 32 streams on two cores: 1 to 2 % more tokens, for answers begin sooner and fill the batch.
+    """
+    import torch
+
+    if multiprocessing.parent_process() is not None and not torch.cuda.is_available():
+        os.nice(NICE - os.nice(0))
