@@ -206,12 +206,14 @@ def test_100_open_streams_leave_the_pages_a_pool_of_15(make_site, person):
                 content = {"content": "[[n=1 ttft=60000]]"}
                 assert (await http.post(f"{path}/messages", json=content, headers=each.headers)).status_code == 202
                 async with http.stream("GET", f"{path}/stream", headers=each.headers) as response:
-                    async for _ in response.aiter_lines():
-                        has_begun.release()
+                    async for line in response.aiter_lines():
+                        if line.startswith("data:") and not begun[chat]:
+                            begun[chat] = True
+                            has_begun.release()
 
-            has_begun = asyncio.Semaphore(0)
+            has_begun, begun = asyncio.Semaphore(0), dict.fromkeys((chat for _, chat in chats), False)
             holding = [asyncio.create_task(hold(*chat, has_begun)) for chat in chats]
-            for _ in range(500):  # a few lines each
+            for _ in chats:
                 await asyncio.wait_for(has_begun.acquire(), 60)
             pages = [http.get("/api/v1/conversations", headers=person.headers) for _ in range(60)]
             statuses = {response.status_code for response in await asyncio.gather(*pages)}
