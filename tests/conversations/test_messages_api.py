@@ -94,7 +94,7 @@ def test_sending_costs_few_queries(
     api: APIClient, path: str, echo_model: ServedModel, django_assert_max_num_queries: Any
 ) -> None:
     api.get(path)
-    with django_assert_max_num_queries(17):  # two of them are the test's savepoint
+    with django_assert_max_num_queries(15):  # two of them are the test's savepoint
         assert api.post(path, {"content": "Hi"}, format="json").status_code == 202
 
 
