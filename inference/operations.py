@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from uuid import UUID
 
 import psycopg.errors
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 
 Status = Generation.Status
 OWN_BAND = -1  # below every plan's
-_seen: dict[str, float] = {}  # model → when a worker of it was last found
 
 
 def register_model(*, name: str, engine: str, context_length: int) -> ServedModel:
@@ -69,16 +67,8 @@ def find_model(name: str | None, user: User) -> ServedModel:
 
 
 def has_worker(model: str, within_s: float = 0) -> bool:
-    """Whether a worker of this model lives, or lived at some time within the last `within_s` seconds.
-
-    A yes is believed for a tenth of those.
-    """
-    if _seen.get(model, 0.0) > monotonic() - within_s / 10:
-        return True
-    lives = Worker.objects.filter(model_id=model, lease_until__gt=Now() - timedelta(seconds=within_s)).exists()
-    if lives:
-        _seen[model] = monotonic()
-    return lives
+    """Whether a worker of this model lives, or lived at some time within the last `within_s` seconds."""
+    return Worker.objects.filter(model_id=model, lease_until__gt=Now() - timedelta(seconds=within_s)).exists()
 
 
 @contextmanager
