@@ -77,8 +77,9 @@ def request_answer(ask: Ask) -> Sent:
     earlier = _earlier(ask)
     if earlier:
         return earlier
-    leaf = _leaf(ask)
+    leaf: UUID | None = None
     try:
+        leaf = _leaf(ask)
         model, prompt = _answering(ask, leaf)
         with admitted(
             principal=ask.principal,
