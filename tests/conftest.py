@@ -15,6 +15,8 @@ from billing.operations import Principal, create_user, issue_key
 from inference.models import ServedModel
 from inference.operations import register_model
 
+# Tests that let many threads begin together need a connection for each.
+connection.settings_dict["OPTIONS"]["pool"]["max_size"] = 16
 ship_plans = import_module("billing.migrations.0002_plans").add
 ship_windows = import_module("billing.migrations.0005_shipped_windows").add
 

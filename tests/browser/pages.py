@@ -89,6 +89,7 @@ class ChatPage:
 
     def send(self, text: str) -> None:
         self.composer.fill(text)
+        expect(self.send_button).to_be_enabled()  # by the page's script, which then knows Enter as well
         self.composer.press("Enter")
 
     def wait_for_text(self, text: str) -> None:
