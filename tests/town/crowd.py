@@ -133,8 +133,8 @@ class Crowd:
         while self._goes_on:
             told = Told(uuid.uuid4(), 3, "[[n=3 itl=5 ttft=1]]")
             body = {"id": str(told.chat), "model": "echo", "title": "short"}
-            await self._until_answered(http, told, number, "/api/v1/conversations", body, 201)
             self.short.append(told)
+            await self._until_answered(http, told, number, "/api/v1/conversations", body, 201)
             await self._ask(http, told, number)
 
     async def _ask(self, http: httpx.AsyncClient, told: Told, number: int) -> None:
