@@ -1,6 +1,5 @@
 """What /metrics answers: everything that the processes of this host have counted, in Prometheus' text format."""
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYP
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
+
+from chatsite.pids import is_alive
 
 __all__ = ["CONTENT_TYPE", "exposition", "has_token"]
 
@@ -51,15 +52,5 @@ def _forget_dead(folder: Path) -> None:
     """What dead processes counted still counts, what they had open does not."""
     for file in folder.glob("gauge_live*.db"):
         found = LIVE_FILE.fullmatch(file.name)
-        if found and not _is_alive(int(found[1])):
+        if found and not is_alive(int(found[1])):
             mark_process_dead(int(found[1]), str(folder))  # type: ignore[no-untyped-call]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -16,6 +16,7 @@ from typing import TextIO
 from django.conf import settings
 from django.core.management.base import CommandError
 
+from chatsite.pids import is_alive
 from chatsite.stores import POLL_S, with_parent
 from chatsite.supervision import WEB, WORKER, Program
 
@@ -51,7 +52,7 @@ def lock(folder: Path) -> TextIO:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip()
-            if (holder and _is_alive(int(holder))) or time.monotonic() > deadline:
+            if (holder and is_alive(int(holder))) or time.monotonic() > deadline:
                 raise CommandError(f"{folder} is in use by process {holder}. Choose another with DATA_DIR.") from None
         if not said:
             say(f"The previous run in {folder} is still stopping; waiting for it.")
@@ -61,16 +62,6 @@ def lock(folder: Path) -> TextIO:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def check_port(host: str, port: int) -> None:
