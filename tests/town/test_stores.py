@@ -89,7 +89,6 @@ def test_valkey_hangs_while_people_send(town: Town) -> None:
     sent = len(crowd.short)
     with stopped(town.valkey.child.pid):
         time.sleep(20)
-        print([(t, t.refusals) for t in crowd.short[-6:]])
     wait_until(lambda: len(crowd.short) > sent + 5, "people are answered again", 30)
     to_the_end(town, crowd)
 
