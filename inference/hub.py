@@ -118,7 +118,16 @@ class Hub:
         now, followed = monotonic(), [*self._readers, *self._topics]
         if followed and now - self._renewed_at > viewers.RENEW_S:
             self._renewed_at = now
-            await viewers.watch(followed, await self.channel())
+            await self._watch(followed)
+
+    async def _watch(self, ids: list[UUID]) -> dict[UUID, int]:
+        """viewers.watch, but what lost its last reader meanwhile, who has left already, is not followed again."""
+        followed = [generation for generation in ids if generation in self._readers]
+        lengths = await viewers.watch(ids, await self.channel())
+        for generation in followed:
+            if generation not in self._readers:
+                await viewers.unwatch(generation, await self.channel())
+        return lengths
 
     async def check(self, generations: list[UUID]) -> None:
         """Hold the readers of these against log and row. Raises RedisError, DatabaseError."""
@@ -126,7 +135,7 @@ class Hub:
             return
         metrics.reader_repairs.labels("check").inc(len(generations))
         began = monotonic()
-        lengths = await viewers.watch(generations, await self.channel())
+        lengths = await self._watch(generations)
         rows = await fetch_rows(generations)
         waiting = [row.id for row in rows.values() if row.is_waiting]
         places = await fetch_places(waiting) if waiting else {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from inference import hub, relay, token_log
+from inference import hub, relay, token_log, viewers
 from inference.models import Generation
 from inference.protocol import Append, Entry, Frame, Notice
 from inference.reader import Reader
@@ -194,3 +194,21 @@ async def test_a_reader_that_follows_before_the_row_exists_is_not_told_that_it_i
         )
         _, end = await read_all(reader, is_new=True)
     assert (end.kind, end.data["finish_reason"]) == ("done", "stop")
+
+
+async def test_who_leaves_while_viewers_are_renewed_stays_away(running, monkeypatch):
+    """A renewal that Valkey sees after the leave would have the answer followed by nobody for VIEWER_S more."""
+    readers, reader = hub.hub(), Reader(running.pk)
+    await readers.join(reader)
+    name, watch, has_left = await readers.channel(), viewers.watch, []
+
+    async def leaves_first(ids, channel):
+        if reader in readers._readers.get(running.pk, ()):
+            await readers.leave(reader)
+            has_left.append(await viewers.find(running.pk))
+        return await watch(ids, channel)
+
+    monkeypatch.setattr(viewers, "watch", leaves_first)
+    await readers.check([running.pk])
+    assert has_left == [[]]  # so it was overtaken
+    assert name not in await viewers.find(running.pk)
