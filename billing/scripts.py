@@ -236,6 +236,20 @@ local function count(r)
     r.w[#r.w + 1] = f
   end
 end
+-- A reservation as it is held, without the windows that are filled now: they may have counted it before they lapsed.
+local function held(gen, user)
+  local raw = user and redis.call('HGET', open_key(q.epoch, user), gen)
+  if not raw then return nil end
+  local r, w = cjson.decode(raw), {}
+  for _, old in ipairs(r.w) do
+    local is_fresh = false
+    for _, f in ipairs(fresh) do is_fresh = is_fresh or f[1] == old[1] end
+    if not is_fresh then w[#w + 1] = old end
+  end
+  r.w = w
+  return r
+end
+local function holder(gen) return q.is_user and q.subject or redis.call('HGET', mine, gen) end
 -- Whether it was settled a moment ago; counts what it came to.
 local function count_ended(gen, at)
   local said = redis.call('GET', 'limits:end:' .. gen)
@@ -245,13 +259,17 @@ local function count_ended(gen, at)
   if tokens ~= '-' and at then count({a = at, n = tonumber(tokens), w = {}}) end
   return true
 end
-for _, gen in ipairs(q.booked) do known[gen] = true end
+for _, gen in ipairs(q.booked) do
+  known[gen] = true
+  local user = holder(gen)
+  local r = held(gen, user)
+  if r then redis.call('HSET', open_key(q.epoch, user), gen, cjson.encode(r)) end
+end
 for _, row in ipairs(q.open) do
   local gen, user, others = row[1], row[2], row[3]
   known[gen] = true
   if not count_ended(gen, row[4]) then
-    local raw = redis.call('HGET', open_key(q.epoch, user), gen)
-    local r = raw and cjson.decode(raw) or {a = row[4], n = row[5], g = row[6], w = {}}
+    local r = held(gen, user) or {a = row[4], n = row[5], g = row[6], w = {}}
     count(r)
     hold(q.epoch, gen, user, others, r)
   end
@@ -259,10 +277,9 @@ end
 -- Admitted, and not yet written when the database was read.
 for _, gen in ipairs(q.candidates) do
   if not known[gen] then
-    local user = q.is_user and q.subject or redis.call('HGET', mine, gen)
-    local raw = user and redis.call('HGET', open_key(q.epoch, user), gen)
-    if raw then
-      local r = cjson.decode(raw)
+    local user = holder(gen)
+    local r = held(gen, user)
+    if r then
       count(r)
       redis.call('HSET', open_key(q.epoch, user), gen, cjson.encode(r))
     else

@@ -48,6 +48,10 @@ def finish(row: Generation, tokens: int, *, is_announced: bool = True) -> None:
         settle_limits(row)
 
 
+def is_of(user: User, subject: str) -> bool:
+    return subject == f"u{user.pk}"
+
+
 @dataclass
 class Model:
     """What must be counted: `held` tokens of every generation, by the row; `late`: ended, and not settled yet."""
@@ -83,8 +87,23 @@ class Model:
 
     def lose_everything(self) -> None:
         flush()
-        for row in self.late:  # the database knows of their ends
-            self.ended[row] = row.prompt_tokens + row.completion_tokens
+        self._end_the_late()
+
+    def lose_the_window(self) -> None:
+        """As when it lapses, or had drifted: it is filled anew."""
+        counters.forget(
+            key for key, subject, _ in counters.window_keys(counters.current_epoch()) if is_of(self.user, subject)
+        )
+        self.late.update({row: row.prompt_tokens + row.completion_tokens for row in self.late})
+
+    def sweep(self) -> None:
+        for row in self.late:
+            settle_limits(row)
+        self._end_the_late()
+
+    def _end_the_late(self) -> None:
+        """The database knows of their ends."""
+        self.ended.update({row: row.prompt_tokens + row.completion_tokens for row in self.late})
         self.late.clear()
 
     def check(self) -> None:
@@ -97,7 +116,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), st.integers(1, 200), st.integers(1, 500)),
         st.tuples(st.just("finish"), st.integers(0, 9), st.floats(0, 1), st.booleans()),
-        st.tuples(st.just("lose_everything")),
+        st.tuples(st.sampled_from(["lose_everything", "lose_the_window", "sweep"])),
     ),
     min_size=1,
     max_size=25,
@@ -193,7 +212,7 @@ def test_drift_is_found_and_repaired(user: User, echo_model: ServedModel) -> Non
     assert used(user) == {"tokens_per_hour": 150}
     reconcile_limits()  # whatever other tests have left
     assert reconcile_limits() == 0
-    key = next(key for key, subject, _ in counters.window_keys(counters.current_epoch()) if str(user.pk) in subject)
+    key = next(key for key, subject, _ in counters.window_keys(counters.current_epoch()) if is_of(user, subject))
     counters.store().hincrby(key, next(name for name in counters.store().hkeys(key) if name[:1] == b"t"), 100)
     assert used(user) == {"tokens_per_hour": 250}
     before = REGISTRY.get_sample_value("chatsite_limit_windows_drifted_total")
