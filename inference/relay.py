@@ -119,13 +119,12 @@ async def watching(generation: UUID, *, comes_back: bool = False) -> AsyncIterat
     """
     reader, readers = Reader(generation, comes_back=comes_back), hub.hub()
     try:
-        await readers.join(reader)
-    except (RedisError, TimeoutError, OSError) as error:
-        await readers.leave(reader)
-        raise unavailable() from error
-    try:
+        try:
+            await readers.join(reader)
+        except (RedisError, TimeoutError, OSError) as error:
+            raise unavailable() from error
         yield reader
-    finally:
+    finally:  # also of who went away in the middle of joining
         await asyncio.shield(readers.leave(reader))
 
 

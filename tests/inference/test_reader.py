@@ -212,3 +212,28 @@ async def test_who_leaves_while_viewers_are_renewed_stays_away(running, monkeypa
     await readers.check([running.pk])
     assert has_left == [[]]  # so it was overtaken
     assert name not in await viewers.find(running.pk)
+
+
+async def test_who_goes_away_while_joining_is_no_reader(running, monkeypatch):
+    """Else the process would renew a reader that nobody is, for ever, and the answer would never be abandoned."""
+    joining, watch = asyncio.Event(), viewers.watch
+
+    async def slow_watch(ids, channel):
+        lengths = await watch(ids, channel)
+        joining.set()
+        await asyncio.Event().wait()
+        return lengths
+
+    async def read():
+        async with relay.watching(running.pk):
+            raise AssertionError("nobody joins")
+
+    monkeypatch.setattr(viewers, "watch", slow_watch)
+    reading = asyncio.create_task(read())
+    await joining.wait()
+    assert await viewers.find(running.pk) == [await hub.hub().channel()]
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert running.pk not in hub.hub()._readers
+    assert await viewers.find(running.pk) == []
