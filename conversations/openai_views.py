@@ -29,19 +29,19 @@ def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
     @csrf_exempt  # no cookie is ever read here
     @wraps(next(iter(views.values())))
     def view(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
-        limits: dict[str, str] = {}
+        principal = None
         try:
             work = views.get(request.method or "")
             if work is None:
                 raise Refusal("method_not_allowed", f"{request.method} is not possible here.", status=405)
             principal = _principal(request)
-            limits = limit_headers(principal)
             answer = work(principal.user, request, **kwargs)
             response = answer if isinstance(answer, HttpResponse) else JsonResponse(answer)
-            for name, value in limits.items():
+            for name, value in limit_headers(principal).items():
                 response[name] = value
             return response
         except Refusal as refusal:
+            limits = limit_headers(principal) if principal else {}
             headers = limits | refusal.headers() | ({"Allow": ", ".join(views)} if refusal.status == 405 else {})
             return JsonResponse(refusal.openai_body(), status=refusal.status, headers=headers)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg.errors
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 
 Status = Generation.Status
 OWN_BAND = -1  # below every plan's
+FLAG = """
+UPDATE inference_generation g SET cancel_requested = true, error_code = %(code)s::varchar
+WHERE g.id = %(id)s AND g.status = %(running)s::varchar
+RETURNING (SELECT w.channel FROM inference_worker w WHERE w.id = g.worker_id)
+"""
 
 
 def register_model(*, name: str, engine: str, context_length: int) -> ServedModel:
@@ -257,16 +262,21 @@ def cancel(*, generation: Generation, code: str = "") -> Generation:
     A waiting one ends here. A running one is flagged and its worker told; it ends when the worker says so,
     normally within one engine step.
     """
-    rows = Generation.objects.filter(pk=generation.pk)
-    if not _cancel_waiting(generation.pk, code):
-        flagged = rows.filter(status=Status.RUNNING).update(cancel_requested=True, error_code=code)
-        # Handed back or reaped in between: it waits again.
-        if flagged or not _cancel_waiting(generation.pk, code):
-            channel = rows.filter(status=Status.RUNNING).values_list("worker__channel", flat=True).first()
-            if channel:
-                transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation.pk)))
+    is_flagged, channel = _flag_running(generation.pk, code)
+    if not is_flagged and not _cancel_waiting(generation.pk, code):
+        _, channel = _flag_running(generation.pk, code)  # claimed in between
+    if channel:
+        transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation.pk)))
     generation.refresh_from_db()
     return generation
+
+
+def _flag_running(generation_id: UUID, code: str) -> tuple[bool, str | None]:
+    """Whether it is running and flagged now, and the channel of its worker: one step, because people wait for it."""
+    with connection.cursor() as cursor:
+        cursor.execute(FLAG, {"id": generation_id, "running": Status.RUNNING, "code": code})
+        row = cursor.fetchone()
+    return row is not None, row[0] if row else None
 
 
 def _cancel_waiting(generation_id: UUID, code: str) -> bool:
