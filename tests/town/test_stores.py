@@ -84,7 +84,7 @@ def test_valkey(town: Town, harm: Callable[[Town], None]) -> None:
 
 
 def test_valkey_hangs_while_people_send(town: Town) -> None:
-    """It is Celery's broker, too: they are refused with 503 for so long, and nothing that was accepted is lost."""
+    """It is Celery's broker, too. Nothing that was accepted is lost; who sends gets 503 (faults/test_store_away.py)."""
     crowd = under_way(town, n=120)
     sent = len(crowd.short)
     with stopped(town.valkey.child.pid):

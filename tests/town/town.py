@@ -1,7 +1,6 @@
 """A whole site that the faults strike in turn, every kind of process and its own stores; and what must hold after."""
 
 import signal
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -182,8 +181,7 @@ class Town:
 
             wait_until(swept, "no reservation is left")
             wait_until(lambda: tasks.purge() == 0, "texts and logs are purged")
-            if drifted := tasks.reconcile_limits():  # as the side worker does every five minutes
-                warnings.warn(f"{drifted} windows had drifted", stacklevel=2)
+            assert tasks.reconcile_limits() == 0
         assert used(self.person.user)["tokens_per_hour"] == self.booked()
         with redis.Redis.from_url(self.valkey.url) as client:
             wait_until(lambda: not _keys(client, "log:*", "attempt:*", "viewers:*"), "no log is left")
