@@ -1,7 +1,8 @@
 # make run: install what is missing and run the whole site here. Settings come from the environment (README.md).
-# make test: install what the tests need, too, and run them; ARGS="-m vllm" and so on go to pytest.
+# make test: install what the tests need, too, and run them, so many files at a time; ARGS="-m vllm" and so on go to pytest.
 
 PY := .venv/bin/python
+TESTS_AT_ONCE ?= 2
 FRONTEND := $(wildcard frontend/*.*) frontend/package-lock.json $(shell find frontend/src templates -type f 2>/dev/null)
 LOCKED := pyproject.toml $(wildcard requirements/*)
 UV_COMPILE = $(PY) -m uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --quiet \
@@ -15,7 +16,7 @@ run: .venv/.installed .venv/.frontend
 	@exec $(WITH_MAKE) $(PY) manage.py up
 
 test: .venv/.installed-dev .venv/.frontend
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(TESTS_AT_ONCE) --dist loadfile $(ARGS)
 
 lint: .venv/.installed-dev
 	$(PY) -m ruff check .

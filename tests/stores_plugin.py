@@ -1,6 +1,7 @@
 """pytest plugin: real PostgreSQL and Valkey for the whole run, before Django reads its settings.
 
-Loaded by `-p tests.stores_plugin` (pyproject.toml). DATABASE_URL and REDIS_URL, where set, are used instead.
+Loaded by `-p tests.stores_plugin` (pyproject.toml). DATABASE_URL and REDIS_URL, where set, are used instead. The
+processes of `-n` have stores of their own, so that a test may flush them.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import pytest
 
 from chatsite.stores import StoreFailed, running_stores
 
+OURS = "STORES_OF_TESTS"  # set in processes whose stores were started here
 REPOSITORY = Path(__file__).resolve().parent.parent
 _running = contextlib.ExitStack()
 
@@ -28,16 +30,20 @@ def pytest_load_initial_conftests(args: list[str]) -> Generator[None, object, ob
     os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(48))
     os.environ.setdefault("MODEL_DIR", str(REPOSITORY / "data" / "models"))  # converted once, not per run
     os.environ["DATA_DIR"] = str(folder)
-    if not (os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL")):
+    for name in os.environ.get(OURS, "").split():
+        del os.environ[name]  # those of the process that distributes the tests
+    missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not os.environ.get(name)]
+    if missing:
         try:
             database_url, redis_url = _running.enter_context(running_stores(folder))
         except StoreFailed as error:
             _running.close()
             raise pytest.UsageError(str(error)) from None
-        if not os.environ.get("DATABASE_URL"):
+        if "DATABASE_URL" in missing:
             args.append("--reuse-db")  # the whole server is thrown away: dropping the database first only takes time
-        os.environ["DATABASE_URL"] = os.environ.get("DATABASE_URL") or database_url
-        os.environ["REDIS_URL"] = os.environ.get("REDIS_URL") or redis_url
+        urls = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        os.environ.update({name: urls[name] for name in missing})
+        os.environ[OURS] = " ".join(missing)
     return (yield)
 
 

@@ -97,6 +97,8 @@ class Town:
     @contextmanager
     def other_worker(self, number: int, app: str = APP, **environment: str) -> Iterator[Process]:
         """In the block, this worker runs as another one: of another Celery application, in another environment."""
+        open_rows = Generation.objects.filter(status__in=Generation.OPEN)
+        wait_until(lambda: not open_rows.exists(), "nothing of an earlier test is left to take up", 30)
         worker = self.site.workers[number]
         usual = worker.argv, worker.environment
         if worker.is_alive:
