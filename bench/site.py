@@ -1,7 +1,6 @@
 """The site under test: `manage.py up` with its own DATA_DIR, stores and port, and what its processes use."""
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -36,20 +35,17 @@ user.plan = Plan.objects.order_by("band").last()
 user.save()
 print("key", issue_key(user=user, name="bench")[1])
 """
-PRINT_WORKER = """
-import json
-from chatsite.local_run import programs
-print(json.dumps(next(program.argv for program in programs() if program.name == "gpu0")))
-"""
 
 
 class Site:
     """One local run: one web process, side worker, beat, embedded stores and, unless `gpu_workers` is 0, a worker.
 
-    The stores are as durable as in any local run. `environment` overrides settings.
+    The stores are as durable as in any local run. `environment` overrides settings. `is_watched`: bench.up_watched.
     """
 
-    def __init__(self, *, engine: str, slots: int, gpu_workers: int = 1, **environment: str) -> None:
+    def __init__(
+        self, *, engine: str, slots: int, gpu_workers: int = 1, is_watched: bool = False, **environment: str
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="chatsite-bench-"))
         self.folder.chmod(0o711)  # as root, PostgreSQL's own user must get through
         self.port = int(os.environ.get("PORT") or free_port())
@@ -68,12 +64,13 @@ class Site:
             "LOG_LEVEL": "WARNING",
             **environment,
         }
+        self._up = ["-m", "bench.up_watched"] if is_watched else [str(REPOSITORY / "manage.py"), "up"]
         self.key = ""
         self._children: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         try:
-            up = self.start("up", [sys.executable, str(REPOSITORY / "manage.py"), "up"])
+            up = self.start("up", [sys.executable, *self._up])
             self.wait(lambda: self.status("/healthz") == 200, "the web process answers", up)
             self.key = self.manage("shell", "-v", "0", "-c", MAKE_KEY).split("key ")[-1].strip()
             if self.environment["GPU_WORKERS"] != "0":
@@ -114,20 +111,19 @@ class Site:
                 raise SystemExit(f"not within {START_S:g} s: {what}")
             time.sleep(0.05)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether `up` runs."""
+        return self._children[0].poll() is None
+
     def _log_ends(self) -> str:
         logs = [*self.folder.glob("*.out"), *self.folder.glob("logs/*.log")]
         return "\n".join(f"{path.name} ends:\n{log_tail(path)}" for path in logs)
 
-    def worker_argv(self) -> list[str]:
-        """How `up` would start this site's GPU worker."""
-        argv: list[str] = json.loads(self.manage("shell", "-v", "0", "-c", PRINT_WORKER).splitlines()[-1])
-        return argv
-
     def manage(self, *arguments: str) -> str:
         """The output of a manage.py command beside the site."""
         argv = [sys.executable, str(REPOSITORY / "manage.py"), *arguments]
-        environment = self.environment | {"GPU_WORKERS": "1"}
-        return subprocess.run(argv, check=True, env=environment, cwd="/", stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run(argv, check=True, env=self.environment, cwd="/", stdout=subprocess.PIPE, text=True).stdout
 
     def status(self, path: str) -> int | None:
         """The HTTP status of a page; None when nobody answers."""

@@ -6,7 +6,6 @@ set) lets both fit beside each other.
 
 import os
 import random
-import subprocess
 import sys
 from typing import Self
 
@@ -30,12 +29,13 @@ WORDS = (
 
 
 class VllmSite:
-    """`up` without a GPU worker, that worker as `up` would start it but watched, and the direct engine."""
+    """`up` with a GPU worker that is watched, and the direct engine."""
 
     def __init__(self) -> None:
         self.model = os.environ.get("MODEL") or MODEL
         kv_bytes = os.environ.get("KV_CACHE_BYTES") or str(KV_BYTES)
-        self.site = Site(engine="vllm", slots=SLOTS, gpu_workers=0, MODEL=self.model, KV_CACHE_BYTES=kv_bytes)
+        self.site = Site(engine="vllm", slots=SLOTS, is_watched=True, MODEL=self.model, KV_CACHE_BYTES=kv_bytes)
+        self.site.environment["BENCH_SOCKET"] = str(self.site.folder / "watch")
 
     def __enter__(self) -> Self:
         site = self.site
@@ -52,22 +52,15 @@ class VllmSite:
         self.site.__exit__(*error)
 
     def _start_engines(self) -> None:
-        """One after the other: beside each other they would load more slowly still."""
+        """The worker's is up; beside each other they would load more slowly still."""
         site, environment = self.site, self.site.environment
-        environment["BENCH_SOCKET"] = str(site.folder / "watch")
-        argv = site.worker_argv()
-        argv[argv.index("-A") + 1] = "bench.watched"
-        self.watch = self._remote("watch", site.start("worker", argv))
+        self.watch = Remote(site.folder / "watch", lambda: site.is_up, START_S)
         folder = f"{environment['MODEL_DIR']}/{self.model}"
         options = environment.get("ENGINE_OPTIONS") or "{}"
-        arguments = [str(site.folder / "direct"), folder, str(SLOTS), environment["KV_CACHE_BYTES"], options]
+        path = site.folder / "direct"
+        arguments = [str(path), folder, str(SLOTS), environment["KV_CACHE_BYTES"], options]
         child = site.start("direct", [sys.executable, "-m", "bench.direct", *arguments])
-        self.direct = self._remote("direct", child)
-
-    def _remote(self, name: str, child: "subprocess.Popen[bytes]") -> Remote:
-        path = self.site.folder / name
-        self.site.wait(path.exists, f"{name} serves", child)
-        return Remote(path, lambda: child.poll() is None, START_S)
+        self.direct = Remote(path, lambda: child.poll() is None, START_S)
 
 
 def stories(count: int, draw: int) -> list[str]:
