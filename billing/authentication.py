@@ -1,6 +1,7 @@
 """Who makes a request: an API key, or a session. For consumers; billing.rest has the same for DRF."""
 
 import datetime
+from collections.abc import Sequence
 from http.cookies import SimpleCookie
 from importlib import import_module
 from typing import Any
@@ -22,16 +23,17 @@ def unauthenticated(message: str = "Give an API key: Authorization: Bearer sk-ch
     return Refusal("invalid_api_key", message, status=401)
 
 
-def key_principal(authorization: str) -> Principal:
+def key_principal(authorization: str, *, plan_rows: Sequence[str] = PLAN_ROWS) -> Principal:
     """The owner of the key in an Authorization header. Raises Refusal (401).
 
+    `plan_rows`: what is read with them of what their plan may be; the rest when it is asked for.
     `last_used_at` is kept to the minute, so that a busy key does not write on every request.
     """
     scheme, _, secret = authorization.partition(" ")
     if scheme.lower() != "bearer" or not secret.strip().isascii():
         raise unauthenticated()
     digest = ApiKey.digest_of(secret.strip())
-    rows = ApiKey.objects.select_related("user", *(f"user__{row}" for row in PLAN_ROWS))
+    rows = ApiKey.objects.select_related("user", *(f"user__{row}" for row in plan_rows))
     key = rows.filter(digest=digest, revoked_at=None, user__is_active=True).first()
     if key is None:
         raise unauthenticated("This API key is unknown or revoked.")

@@ -18,7 +18,7 @@ from billing.text import clean
 from billing.usage_api import usage_of
 from conversations.http import parse_object
 from inference.models import Generation, ServedModel
-from inference.operations import cancel, models_for
+from inference.operations import cancel_own, models_for
 
 View = Callable[..., dict[str, Any] | HttpResponse]
 
@@ -51,7 +51,7 @@ def endpoint(**views: View) -> Callable[..., HttpResponseBase]:
 def _principal(request: HttpRequest) -> Principal:
     if "Authorization" not in request.headers:
         raise unauthenticated()
-    return key_principal(request.headers["Authorization"])
+    return key_principal(request.headers["Authorization"], plan_rows=())  # a cancel does not wait for these
 
 
 def _no_such_path(user: User, request: HttpRequest, **_: Any) -> dict[str, Any]:
@@ -89,10 +89,9 @@ def _usage(user: User, request: HttpRequest) -> dict[str, Any] | HttpResponse:
 
 
 def _cancel(user: User, request: HttpRequest, request_id: UUID) -> dict[str, Any]:
-    generation = user.generations.filter(pk=request_id).defer("prompt", "text").first()
-    if generation is None:
+    ended = cancel_own(user=user, generation_id=request_id)
+    if ended is None:
         raise not_found("request")
-    ended = cancel(generation=generation)
     # A running one ends when its worker has stopped; to the caller it is cancelled now.
     is_cancelled = ended.cancel_requested and ended.is_open
     return {"request_id": str(request_id), "status": Generation.Status.CANCELLED if is_cancelled else ended.status}

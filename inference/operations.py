@@ -33,7 +33,7 @@ Status = Generation.Status
 OWN_BAND = -1  # below every plan's
 FLAG = """
 UPDATE inference_generation g SET cancel_requested = true, error_code = %(code)s::varchar
-WHERE g.id = %(id)s AND g.status = %(running)s::varchar
+WHERE g.id = %(id)s AND g.status = %(running)s::varchar AND g.user_id = coalesce(%(user)s::uuid, g.user_id)
 RETURNING (SELECT w.channel FROM inference_worker w WHERE w.id = g.worker_id)
 """
 
@@ -262,23 +262,34 @@ def cancel(*, generation: Generation, code: str = "") -> Generation:
     A waiting one ends here. A running one is flagged and its worker told; it ends when the worker says so,
     normally within one engine step.
     """
-    is_flagged, channel = _flag_running(generation.pk, code)
-    if not is_flagged and not _cancel_waiting(generation.pk, code):
-        _, channel = _flag_running(generation.pk, code)  # claimed in between
-    if channel:
-        transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation.pk)))
+    _cancel(generation.pk, code)
     generation.refresh_from_db()
     return generation
 
 
-def _flag_running(generation_id: UUID, code: str) -> tuple[bool, str | None]:
-    """Whether it is running and flagged now, and the channel of its worker: one step, because people wait for it."""
+def cancel_own(*, user: User, generation_id: UUID) -> Generation | None:
+    """Cancel this user's generation; None when they have none of this id. It acts before it looks: people wait."""
+    _cancel(generation_id, user_id=user.pk)
+    return user.generations.filter(pk=generation_id).defer("prompt", "text").first()
+
+
+def _cancel(generation_id: UUID, code: str = "", user_id: UUID | None = None) -> None:
+    is_flagged, channel = _flag_running(generation_id, code, user_id)
+    if not is_flagged and not _cancel_waiting(generation_id, code, user_id):
+        _, channel = _flag_running(generation_id, code, user_id)  # claimed in between
+    if channel:
+        transaction.on_commit(lambda: relay.call(relay.tell_worker(channel, generation_id)))
+
+
+def _flag_running(generation_id: UUID, code: str, user_id: UUID | None) -> tuple[bool, str | None]:
+    """Whether it is running and flagged now, and the channel of its worker."""
     with connection.cursor() as cursor:
-        cursor.execute(FLAG, {"id": generation_id, "running": Status.RUNNING, "code": code})
+        cursor.execute(FLAG, {"id": generation_id, "running": Status.RUNNING, "code": code, "user": user_id})
         row = cursor.fetchone()
     return row is not None, row[0] if row else None
 
 
-def _cancel_waiting(generation_id: UUID, code: str) -> bool:
-    found = Generation.objects.filter(pk=generation_id, status=Status.WAITING).first()
+def _cancel_waiting(generation_id: UUID, code: str, user_id: UUID | None) -> bool:
+    mine = {"user_id": user_id} if user_id else {}
+    found = Generation.objects.filter(pk=generation_id, status=Status.WAITING, **mine).first()
     return found is not None and end_waiting(found, status=Status.CANCELLED, finish_reason="cancelled", code=code)
