@@ -15,7 +15,7 @@ from celery import bootsteps
 
 from bench.remote import serve_in_thread
 from chatsite.celery import app
-from inference.worker import current_host
+from inference.worker import hosts
 
 LOOK_S = 0.001
 
@@ -71,7 +71,7 @@ class WatchStep(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = {"inference.worker:HostStep"}  # noqa: RUF012
 
     def start(self, worker: Any) -> None:
-        watch = Watch(current_host())
+        watch = Watch(hosts()[0])
         functions = {name: getattr(watch, name) for name in ("begin", "end", "cancel", "kv_tokens", "kv_usage")}
         serve_in_thread(Path(os.environ["BENCH_SOCKET"]), functions)
 

@@ -56,7 +56,9 @@ class Plan(models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(86_400.0)],
         help_text=_("Seconds of waiting after which a request is aged."),
     )
-    max_concurrent = models.PositiveIntegerField(default=4, help_text=_("Generations of one user at a time."))
+    max_concurrent = models.PositiveIntegerField(
+        default=4, validators=[MinValueValidator(1)], help_text=_("Generations of one user at a time.")
+    )
     max_output_tokens = models.PositiveIntegerField(default=4096, help_text=_("Tokens that one answer may have."))
     max_context_tokens = models.PositiveIntegerField(
         null=True,

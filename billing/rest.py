@@ -3,7 +3,7 @@
 from typing import Any
 
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.exceptions import APIException, ParseError, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -42,6 +42,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if isinstance(error, ValidationError):
         param, message = first_validation_error(error.detail)
         error = Refusal("invalid_request", message, param=param or None)
+    if isinstance(error, ParseError):
+        error = Refusal("invalid_json", str(error.detail), param="body")
     if isinstance(error, Refusal):
         return Response(error.body(), status=error.status, headers=error.headers())
     response = drf_exception_handler(error, context)

@@ -117,4 +117,6 @@ def _day(text: str, param: str) -> datetime.date:
             return day
     except ValueError:
         pass  # refused like a day out of range
-    raise Refusal("invalid_request", f"{param} must be a day like 2026-01-31.", param=param)
+    raise Refusal(
+        "invalid_request", f"{param} must be a day like 2026-01-31, from {FIRST_DAY} to {LAST_DAY}.", param=param
+    )

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from redis.maint_notifications import MaintNotificationsConfig
+
 from chatsite import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -218,6 +220,8 @@ def _database(url: str) -> dict[str, Any]:
         "PORT": str(parts.port or ""),
         # A pool and no CONN_MAX_AGE: under ASGI each request has its own thread (notes in docs/architecture.md).
         "CONN_MAX_AGE": 0,
+        # Else, after a restart of PostgreSQL, each connection in the pool would fail somebody's request.
+        "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             "pool": {"min_size": 1, "max_size": DATABASE_POOL, "timeout": POOL_WAIT_S},
             # Planning was two thirds of PostgreSQL's share of a request. Raw SQL must therefore name its types.
@@ -246,12 +250,20 @@ CACHES = {  # allauth's rate limits, which hold over all web processes
         },
     },
 }
+# redis-py takes a connection that the server has closed for a good one while it may be told of maintenance: after a
+# restart of Valkey, each idle connection would have failed somebody's request.
+REDIS_QUIET = MaintNotificationsConfig(enabled=False)
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
         "CONFIG": {
             "hosts": [
-                {"address": url, "max_connections": REDIS_CONNECTIONS, "socket_connect_timeout": REDIS_TIMEOUT_S}
+                {
+                    "address": url,
+                    "max_connections": REDIS_CONNECTIONS,
+                    "socket_connect_timeout": REDIS_TIMEOUT_S,
+                    "maint_notifications_config": REDIS_QUIET,
+                }
                 for url in REDIS_URLS
             ],
         },
@@ -375,6 +387,11 @@ LOGGING = {
     "filters": {
         "context": {"()": "inference.logs.Context"},
         "repeats": {"()": "inference.logs.Repeats"},
+        # uvicorn says so of each refused handshake, though the refusal was its answer.
+        "handshakes": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": lambda record: record.msg != "ASGI callable returned without completing handshake.",
+        },
     },
     "formatters": {
         "text": {
@@ -396,9 +413,7 @@ LOGGING = {
     "loggers": {
         "py.warnings": {"level": "ERROR"},  # Celery's notes for its users, at each reconnect
         # Each ticket (a second), each job that beat sends, each socket's handshake: their failures are enough.
-        **{
-            name: {"level": "WARNING"}
-            for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat", "uvicorn.error")
-        },
+        **{name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat")},
+        "uvicorn.error": {"level": "WARNING", "filters": ["handshakes"]},
     },
 }

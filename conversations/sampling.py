@@ -21,7 +21,7 @@ Stops = Annotated[list[Stop], Field(max_length=MOST_STOPS)]
 
 
 class SamplingFields(bodies.Body):
-    """OpenAI's names and ranges; None is the default everywhere. `max_completion_tokens` goes before `max_tokens`."""
+    """OpenAI's names and ranges; None: the model's default. `max_completion_tokens` goes before `max_tokens`."""
 
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)

@@ -44,10 +44,13 @@ def position_of(scope: Scope) -> Position:
     else:
         query = parse_qs(scope["query_string"].decode("latin1"))
         generation, after = (query.get(name, [""])[0] for name in ("generation", "last_seq_id"))
+    param = "generation"
     try:
-        return Position(UUID(generation) if generation else None, max(0, int(after or 0)))
+        named = UUID(generation) if generation else None
+        param = "last_seq_id"
+        return Position(named, max(0, int(after or 0)))
     except ValueError:
-        raise Refusal("invalid_position", "This is not a position in a stream.", param="last_seq_id") from None
+        raise Refusal("invalid_position", "This is not a position in a stream.", param=param) from None
 
 
 def find_stream(conversation: Conversation, position: Position) -> Found | None:

@@ -93,6 +93,7 @@ class GenerationAdmin(OwnedRowsAdmin):
     exclude = ("prompt", "text", "user", "worker", "model")
     readonly_fields = ("user_link", "worker_link", "model_name")
     date_hierarchy = "created_at"
+    ordering = ("-created_at",)
     show_full_result_count = False
     actions = ("stop",)
 

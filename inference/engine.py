@@ -21,11 +21,14 @@ class EngineDead(Exception):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample; names and ranges are OpenAI's. `stop` is at most four non-empty strings."""
+    """How to sample; names and ranges are OpenAI's. `stop` is at most four non-empty strings.
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    None: as the model's makers recommend (generation_config.json), else temperature 1 and no cut.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None

@@ -5,6 +5,10 @@ A process of its own, so that nothing of the site imports torch or transformers 
 
 import sys
 from pathlib import Path
+from typing import Any
+
+# By a part of the file's name: a GGUF file does not say how its makers sample. From the model's card.
+RECOMMENDED: dict[str, dict[str, Any]] = {"smollm2": {"do_sample": True, "temperature": 0.2, "top_p": 0.9}}
 
 
 def convert(source: Path, target: Path) -> None:
@@ -33,8 +37,9 @@ def convert(source: Path, target: Path) -> None:
     config.dtype = torch.bfloat16
     config.eos_token_id = tokenizer.eos_token_id
     config.save_pretrained(target)
+    recommended = next((how for name, how in RECOMMENDED.items() if name in source.name.lower()), {})
     generation = GenerationConfig(  # type: ignore[no-untyped-call, unused-ignore]
-        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id, **recommended
     )
     generation.save_pretrained(target)
     tokenizer.save_pretrained(target)

@@ -42,29 +42,3 @@ def kept() -> Iterator[UUID]:
                 for key, seconds in zip(part, pipeline.execute(), strict=True):
                     if seconds == -1:
                         yield UUID(key.decode().removeprefix(prefix))
-
-
-def dead_viewers() -> dict[str, list[str]]:
-    """Viewer sets that name web processes which no longer listen, and those processes' channels.
-
-    Raises redis.RedisError.
-    """
-    members: dict[str, list[str]] = {}
-    for shard in shards():
-        for key in shard.scan_iter(match="viewers:*", count=BATCH):
-            found: set[bytes] = shard.smembers(key)  # type: ignore[assignment]
-            members[str(key, "ascii")] = [channel.decode() for channel in found]
-    channels = sorted({channel for found in members.values() for channel in found})
-    heard = dict.fromkeys(channels, 0)
-    for shard in shards() if channels else ():
-        for channel, listeners in shard.pubsub_numsub(*channels):
-            heard[channel.decode()] += int(listeners)  # type: ignore[union-attr]
-    dead = {key: [channel for channel in found if not heard[channel]] for key, found in members.items()}
-    return {key: found for key, found in dead.items() if found}
-
-
-def dismiss(viewers: dict[str, list[str]]) -> None:
-    """Take channels out of viewer sets; a process that lives adds itself again. Raises redis.RedisError."""
-    for shard in shards():
-        for key, channels in viewers.items():
-            shard.srem(key, *channels)

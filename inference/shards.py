@@ -38,6 +38,7 @@ def stores() -> list[Store]:
                     max_connections=settings.REDIS_CONNECTIONS,
                     timeout=settings.REDIS_TIMEOUT_S,  # a burst of readers waits its turn instead of failing
                     socket_timeout=None,  # there is a default
+                    maint_notifications_config=settings.REDIS_QUIET,
                     socket_connect_timeout=settings.REDIS_TIMEOUT_S,
                     retry=None,
                 )

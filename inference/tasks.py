@@ -18,7 +18,7 @@ from inference.abandonment import cancel_unfollowed
 from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
-from inference.worker import current_host
+from inference.worker import hosts
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
@@ -29,8 +29,12 @@ KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
 
 @shared_task(name=TICKET)
 def ticket(band: int | None = None, *, direct: bool = False) -> None:
-    """One more generation waits: serve until nothing may start here (see EngineHost.serve)."""
-    current_host().serve(band, direct=direct)
+    """One more generation waits: serve until nothing may start here (see EngineHost.serve).
+
+    A worker that drains has no host any more; the others have tickets of their own.
+    """
+    for host in hosts():
+        host.serve(band, direct=direct)
 
 
 def _live_workers() -> Q:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from time import monotonic
@@ -77,6 +77,7 @@ class VllmEngine:
         self._stats = _LoadLogger(path.name)
         self._llm: AsyncLLM | None = None
         self._tokenizer: Any = None
+        self._recommended: dict[str, Any] = {}
 
     async def start(self) -> None:
         if self._on_cpu:
@@ -87,6 +88,7 @@ class VllmEngine:
         except (RuntimeError, ValueError, OSError, VLLMError) as error:
             raise EngineDead(f"vLLM did not start: {error}") from error
         self._tokenizer = self._llm.get_tokenizer()
+        self._recommended = self._llm.model_config.get_diff_sampling_param()
         cache = self._llm.vllm_config.cache_config
         self.kv_tokens = cache.kv_cache_size_tokens or (cache.num_gpu_blocks or 0) * cache.block_size
 
@@ -97,7 +99,7 @@ class VllmEngine:
         llm = self._running()
         try:
             tokens = tokens_input(list(prompt.token_ids), cache_salt=prompt.cache_salt)
-            outputs = llm.generate(tokens, sampling_params(prompt), prompt.request_id)
+            outputs = llm.generate(tokens, sampling_params(prompt, self._recommended), prompt.request_id)
             async with aclosing(outputs):  # leaving aborts the request in the engine
                 async for output in outputs:
                     new = output.outputs[0]
@@ -140,17 +142,22 @@ class VllmEngine:
         return self._llm
 
 
-def sampling_params(prompt: Prompt) -> SamplingParams:
+def sampling_params(prompt: Prompt, recommended: Mapping[str, Any]) -> SamplingParams:
     """vLLM's form of a prompt's sampling. Stop strings are the host's (VllmDetokenizer)."""
     sampling = prompt.sampling
+
+    def choice(name: str, usual: float) -> Any:
+        asked = getattr(sampling, name)
+        return recommended.get(name, usual) if asked is None else asked
+
     seed = sampling.seed
     if seed is not None:
         # A continuation restarts the generator: the same seed would draw the same numbers again.
         seed = (seed + prompt.emitted) % SEEDS
     return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        temperature=choice("temperature", 1.0),
+        top_p=choice("top_p", 1.0),
+        top_k=choice("top_k", 0),
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
         seed=seed,

@@ -20,13 +20,6 @@ log = logging.getLogger(__name__)
 _hosts: list[Any] = []  # none, or the one of this process
 
 
-def current_host() -> Any:
-    """This process's EngineHost. Raises RuntimeError outside a GPU worker."""
-    if not _hosts:
-        raise RuntimeError("tickets are for GPU workers: start one with -Q gpu.<model>")
-    return _hosts[0]
-
-
 def hosts() -> tuple[Any, ...]:
     """None while the engine loads, none while it drains, and none in other workers; else the one of this process."""
     return tuple(_hosts)

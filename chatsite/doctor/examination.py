@@ -36,7 +36,6 @@ def examine(*, grace: timedelta = GRACE, since: timedelta = SINCE) -> list[Findi
         lambda: stores.reservations(grace=grace),
         stores.windows,
         lambda: stores.logs(grace=grace),
-        stores.viewers,
         stores.tickets,
     ]
     found: dict[str, Finding] = {}
@@ -92,5 +91,4 @@ REPAIRS: dict[str, Callable[[Iterable[str]], object]] = {
     "reservation-leaked": lambda _: sweep_reservations(),
     "counter-drifted": counters.forget,
     "log-kept": lambda ids: leftovers.forget(UUID(name) for name in ids),
-    "viewer-dead": lambda _: leftovers.dismiss(leftovers.dead_viewers()),
 }

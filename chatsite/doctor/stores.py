@@ -1,4 +1,4 @@
-"""Checks of what Valkey holds against the rows: reservations, counters, token logs, viewers, tickets."""
+"""Checks of what Valkey holds against the rows: reservations, counters, token logs, tickets."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -50,17 +50,6 @@ def logs(*, grace: timedelta) -> list[Finding]:
         "log-kept",
         "Token logs of ended generations would stay for ever.",
         "The side worker deletes a log when it purges the generation: see whether it runs. --repair deletes them now.",
-    )
-
-
-def viewers() -> list[Finding]:
-    """Viewer sets with web processes that are gone. Raises redis.RedisError."""
-    return _about(
-        sorted(leftovers.dead_viewers()),
-        "viewer-dead",
-        "Web processes that are gone count as followers: each frame is pushed to nobody once more.",
-        "They expire with their log, within a day at most. --repair takes them out.",
-        is_problem=False,
     )
 
 

@@ -125,6 +125,7 @@ def plan_form(client: Client, **changed: object) -> Any:
         ({"weight": "-1"}, "greater than or equal to 0.01"),
         ({"price_multiplier": "NaN"}, "Enter a number"),
         ({"max_context_tokens": "0"}, "greater than or equal to 1"),
+        ({"max_concurrent": "0"}, "greater than or equal to 1"),
     ],
 )
 def test_the_form_refuses_what_is_impossible(admin: Client, fields: dict[str, str], reason: str) -> None:

@@ -117,6 +117,13 @@ def test_generations_are_stopped(operator: Client, sent: operations.Sent) -> Non
     assert LedgerEntry.objects.get().generation_id == sent.generation.pk
 
 
+def test_the_newest_generation_is_first(operator: Client, principal: Principal, echo_model: ServedModel) -> None:
+    chats = [operations.start(user=principal.user) for _ in range(4)]
+    sent = [operations.send(principal=principal, conversation_id=chat.pk, content="Hi").generation for chat in chats]
+    page = operator.get(reverse("admin:inference_generation_changelist"))
+    assert list(page.context["cl"].result_list) == sent[::-1]
+
+
 def test_who_may_only_look_may_not_act(clerk: Client, user: User, sent: operations.Sent) -> None:
     client_of(user)
     for action, row in (("deactivate", user), ("revoke", user.api_keys.get()), ("stop", sent.generation)):

@@ -273,19 +273,6 @@ def test_logs_are_purged_once_the_store_is_back(make: Make, settings: Settings) 
     assert purge() == 1
 
 
-def test_viewers_of_dead_processes() -> None:
-    store = leftovers.shards()[0]
-    with store.pubsub() as listener:
-        listener.subscribe("alive")
-        listener.get_message(timeout=5)
-        store.sadd("viewers:one", "alive")
-        store.sadd("viewers:two", "alive", "dead")
-        (finding,) = [one for one in examine(grace=NOTHING) if one.check == "viewer-dead"]
-        assert finding.subjects == ("viewers:two",) and not finding.is_problem
-        repair([finding])
-        assert store.smembers("viewers:two") == {b"alive"}
-
-
 def test_tickets_that_nobody_takes(echo_model: ServedModel, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatsite.doctor.stores.MOST_TICKETS", 2)
     for _ in range(3):
@@ -351,6 +338,6 @@ def test_the_command_tells_people_and_programs(
 
 
 def test_a_note_is_no_problem() -> None:
-    note = Finding("viewer-dead", "what", "advice", ("x",), is_problem=False)
+    note = Finding("log-kept", "what", "advice", ("x",), is_problem=False)
     assert "as it should be" in as_text([])
     assert healthy([note]) and json.loads(as_json([note]))["healthy"] and as_text([note]).startswith("note")

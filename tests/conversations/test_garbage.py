@@ -72,6 +72,12 @@ def test_bodies(body: bytes, api: APIClient, conversation: Conversation, princip
     assert Generation.objects.count() == 1
 
 
+def test_what_is_no_json_is_called_so_everywhere(api: APIClient) -> None:
+    for path in ("/api/v1/conversations", "/v1/chat/completions/cancel"):
+        response = api.generic("POST", path, b"garbage", content_type="application/json")
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json"), path
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 def test_content_types(content_type: str, api: APIClient, conversation: Conversation) -> None:
     for method, path in targets(conversation, uuid4()):

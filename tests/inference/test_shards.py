@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from inference import leftovers
 from inference.shards import stores
 
 
@@ -24,3 +25,14 @@ async def test_whoever_is_cancelled_during_a_command_ends(steps: int) -> None:
         task.cancel()
         _, pending = await asyncio.wait([task], timeout=5)
         assert not pending
+
+
+async def test_a_connection_that_the_server_has_closed_fails_nobody() -> None:
+    """As after a restart of Valkey."""
+    store = stores()[0]
+    assert await store.ping()
+    (idle,) = store.connection_pool._available_connections
+    await asyncio.to_thread(leftovers.shards()[0].client_kill_filter, _type="normal", skipme=True)
+    while not idle._reader.at_eof():
+        await asyncio.sleep(0.01)
+    assert await store.ping()

@@ -62,6 +62,7 @@ def test_every_state_and_how_long_ago_it_was_heard_of(no_workers: None, settings
         "name": "ready", "state": "ready", "model": "echo", "running": 1, "slots": 4, "kv_usage": 0.0,
         "heartbeat_age_s": 0, "host": "h", "pid": 7, "engine_pid": 8, "started_at": "",
     }  # fmt: skip
+    assert workers["killed"]["running"] == 0  # its work is elsewhere
     table = run().splitlines()
     assert table[0].split()[:3] == ["name", "state", "model"] and len(table) == 6
     assert any(line.split()[:2] == ["killed", "dead"] for line in table)

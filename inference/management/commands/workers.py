@@ -49,7 +49,7 @@ def described(worker: Worker, now: datetime) -> dict[str, Any]:
         "name": worker.name,
         "state": state,
         "model": worker.model_id,
-        "running": worker.running,
+        "running": worker.running if lapsed <= 0 else 0,  # what a dead one had is elsewhere
         "slots": worker.slots,
         "kv_usage": round(worker.kv_usage, 4),
         "heartbeat_age_s": round(max(0.0, lapsed if is_gone else lapsed + settings.LEASE_S), 1),
