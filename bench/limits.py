@@ -158,7 +158,8 @@ def _sticks(body: bytes) -> bool:
 
 def told(site: Site, word: str, script: str) -> Any:
     """What a script beside the site prints after `word`, from JSON."""
-    return json.loads(site.manage("shell", "-v", "0", "-c", script).split(f"{word} ")[-1].splitlines()[0])
+    said = site.manage("shell", "-v", "0", "-c", script).splitlines()
+    return json.loads(next(line.removeprefix(f"{word} ") for line in said if line.startswith(f"{word} ")))
 
 
 def run(site: Site, calls: int, budget: int, harm: str = "") -> tuple[Outcome, str]:

@@ -266,3 +266,20 @@ async def test_a_seed_with_a_prompt_of_several_chunks_does_not_kill_the_engine(c
     async with aclosing(case.engine.generate(long)) as outputs:
         assert [chunk async for chunk in outputs][-1].finish_reason is not None
     await case.engine.check()
+
+
+@only_vllm
+async def test_what_is_not_said_is_as_the_models_makers_recommend(case: Case) -> None:
+    from inference.vllm_engine import VllmEngine, sampling_params
+
+    assert isinstance(case.engine, VllmEngine)
+    recommended = case.engine._recommended
+    for sampling, expected in (
+        (Sampling(), (0.2, 0.9)),
+        (Sampling(temperature=1.0), (1.0, 0.9)),
+        (Sampling(temperature=0.0, top_p=1.0), (0.0, 1.0)),
+    ):
+        params = sampling_params(case.prompt("hi", sampling=sampling), recommended)
+        assert (params.temperature, params.top_p) == expected
+    params = sampling_params(case.prompt("hi", sampling=Sampling()), {})
+    assert (params.temperature, params.top_p, params.top_k) == (1.0, 1.0, 0)
