@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.pages import ChatPage, Guard
 from tests.people import Person, committed, db, person, stranger
@@ -20,7 +20,8 @@ __all__ = ["committed", "db", "person", "stranger"]
 # Playwright's loop runs in the tests' thread; their queries are made between its steps, never inside.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PATIENCE_MS = 10_000
+PATIENCE_MS = 20_000  # for a machine that runs a model beside this
+expect.set_options(timeout=PATIENCE_MS)
 
 OpenPage = Callable[..., ChatPage]
 

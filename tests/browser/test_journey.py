@@ -1,6 +1,7 @@
 """From the sign-up to the end of a chat, as a person would do it."""
 
 import re
+from uuid import uuid4
 
 from playwright.sync_api import expect
 
@@ -12,7 +13,7 @@ def test_sign_up_chat_rename_archive_delete(open_page, db: None) -> None:
     page = chat.page
     assert chat.path.startswith("/accounts/login/")
     page.get_by_role("link", name="Sign up").click()
-    page.get_by_label("Email").fill("newcomer@example.org")
+    page.get_by_label("Email").fill(f"{uuid4().hex}@example.org")
     for field in page.locator("input[type=password]").all():
         field.fill("tall-trees-and-hills-7")
     page.locator("main form button").click()
