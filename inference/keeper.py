@@ -13,6 +13,7 @@ from inference.abandonment import cancel_unfollowed
 from inference.engine import Load
 from inference.pace import Pace
 from inference.queueing import reserved_shares
+from inference.unbroken import Unbroken
 
 if TYPE_CHECKING:
     from inference.host import EngineHost
@@ -33,7 +34,8 @@ class Keeper:
         self._renewed = threading.Condition()
         self._renewed_at = 0.0
         self._pace = Pace()
-        self._reachable_since: float | None = None
+        # Others were kept from renewing as long as this one was: a longer pause may have cost them their leases.
+        self._reachable = Unbroken(settings.LEASE_S - STEP_S)
         self._load = Load()
         self._looked_at = 0.0
         self.turned_at = monotonic()  # the latest turn, whether or not the database answered
@@ -68,7 +70,8 @@ class Keeper:
                 self._step(began)
             except (OperationalError, InterfaceError) as error:
                 # After a restart of the database each pooled connection fails once: not a second each, with leases.
-                self._reachable_since, pause = None, RETRY_S
+                self._reachable.look(False, monotonic())
+                pause = RETRY_S
                 metrics.checkpoints_missed.labels(self._host.worker.model_id, "failed").inc()
                 log.warning("database out of reach: %s", error)
             except Exception:
@@ -88,7 +91,7 @@ class Keeper:
         lost = {pk: step for pk, step in progress.items() if pk not in renewed.kept}
         host.mute(lost)
         self._count(began, load)
-        self._reachable_since = self._reachable_since or began
+        reachable_s = self._reachable.look(True, monotonic())
         self._renewed_at = began
         with self._renewed:
             self._renewed.notify_all()
@@ -98,7 +101,7 @@ class Keeper:
             host.on_loop(host.lose, pk, step.attempt)
         if lost:
             claims.refund_deaths(lost)
-        if began - self._reachable_since > settings.LEASE_S:
+        if reachable_s > settings.LEASE_S:
             claims.reap()
         if began - self._looked_at > LOOK_S:
             self._look_around()

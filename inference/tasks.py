@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
+from time import monotonic
 
 from celery import shared_task
 from django.conf import settings
+from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from redis.exceptions import RedisError
@@ -18,6 +20,7 @@ from inference.abandonment import cancel_unfollowed
 from inference.endings import end_waiting, settle_limits
 from inference.models import Generation, Worker
 from inference.tickets import TICKET
+from inference.unbroken import Unbroken
 from inference.worker import hosts
 
 log = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ Status = Generation.Status
 UNWRITTEN_S = 60.0  # a reservation may be that old before its generation is written
 PURGED_AT_ONCE = 20_000
 KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
+_hostless = Unbroken(10.0)  # as this process sees it
 
 
 @shared_task(name=TICKET)
@@ -72,15 +76,24 @@ def cancel_unfollowed_waiting() -> int:
 
 @shared_task(name="inference.reap_without_hosts")
 def reap_without_hosts() -> int:
-    """What every host does each second, when there is no host."""
-    if Worker.objects.filter(_live_workers()).exclude(state=Worker.State.GONE).exists():
+    """What every host does each second, when there has been no host for a lease's time.
+
+    After an outage of the database, those that live need a moment to say so.
+    """
+    try:
+        has_host = Worker.objects.filter(_live_workers()).exclude(state=Worker.State.GONE).exists()
+    except DatabaseError:
+        _hostless.look(False, monotonic())
+        raise
+    if _hostless.look(not has_host, monotonic()) < settings.LEASE_S:
         return 0
     return claims.reap()
 
 
 @shared_task(name="inference.purge")
 def purge() -> int:
-    """Forget prompts, streamed texts and token logs after the replay window, and workers that left long ago."""
+    """Forget after the replay window what is people's own: prompts, texts, token logs, and sampling (stop strings,
+    schemas). And workers that left long ago."""
     old = Generation.objects.filter(finished_at__lt=Now() - timedelta(seconds=settings.REPLAY_S), purged_at=None)
     ids = list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])
     try:
@@ -89,7 +102,7 @@ def purge() -> int:
     except RedisError as error:
         log.warning("token logs of %s generations are not deleted yet: %s", len(ids), error)
         ids = []
-    purged = Generation.objects.filter(pk__in=ids).update(prompt=b"", text="", purged_at=Now())
+    purged = Generation.objects.filter(pk__in=ids).update(prompt=b"", text="", sampling={}, purged_at=Now())
     metrics.rows_purged.inc(purged)
     Generation.objects.filter(client_key__isnull=False, finished_at__lt=Now() - KEY_KEPT).update(client_key=None)
     Worker.objects.filter(lease_until__lt=Now() - timedelta(hours=1)).delete()

@@ -159,8 +159,10 @@ def test_purged_generation_is_answered_from_the_message(site: Site, person: Pers
     chat = person.chat()
     generation = send(person, site.webs[0].url, chat, "n=5 itl=1")
     frames = read(person, site.webs[0].url, chat)[-1].data["seq"]
-    Generation.objects.filter(pk=generation).update(finished_at="2020-01-01T00:00:00Z")
+    row = Generation.objects.filter(pk=generation)
+    row.update(finished_at="2020-01-01T00:00:00Z", sampling={"stop": ["my own words"]})
     purge()
+    assert row.values_list("prompt", "text", "sampling").get() == (b"", "", {})
     found = read(person, site.webs[1].url, chat)
     assert [event.event for event in found] == ["snapshot", "done"]
     assert numbers(text_of(found)) == list(range(5))

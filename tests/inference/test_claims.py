@@ -9,13 +9,14 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.models import LedgerEntry
-from inference import claims
+from inference import claims, tasks
 from inference.claims import Claimed, Progress
 from inference.endings import Ending
 from inference.engine import Load
 from inference.models import Generation, Served, Worker
 from inference.operations import submit
 from inference.scheduling import Capacity, Running
+from inference.unbroken import Unbroken
 
 pytestmark = pytest.mark.django_db
 Status = Generation.Status
@@ -125,6 +126,22 @@ def test_only_lapsed_leases_are_reaped(user, echo_model):
     make_generation(user, echo_model)
     claim(make_worker(echo_model))
     assert claims.reap() == 0
+
+
+def test_without_hosts_rows_are_taken_once_there_was_none_for_a_lease(user, echo_model, settings, monkeypatch):
+    """After an outage of the database every lease has lapsed, and those that live have not yet said so."""
+    clock = iter([100.0, 101.0, 102.0, 102.0 + settings.LEASE_S - 0.1, 102.0 + settings.LEASE_S])
+    monkeypatch.setattr(tasks, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(tasks, "_hostless", Unbroken(10.0))
+    worker = make_worker(echo_model)
+    make_generation(user, echo_model)
+    lapse(claim(worker))
+
+    def looks(lease_s):
+        Worker.objects.update(lease_until=Now() + timedelta(seconds=lease_s))
+        return tasks.reap_without_hosts()
+
+    assert [looks(lease_s) for lease_s in (-1, 60, -1, -1, -1)] == [0, 0, 0, 0, 1]
 
 
 def test_a_reaped_generation_that_was_to_be_cancelled_ends_as_cancelled(user, echo_model):
