@@ -40,6 +40,7 @@ from conversations.http import (
 )
 from conversations.openai_request import ChatRequest, checked_key, parse_request
 from inference import metrics, relay
+from inference.engine import Sampling
 from inference.models import Generation, ServedModel
 from inference.operations import cancel, find_model, has_worker
 from inference.protocol import Event
@@ -48,6 +49,12 @@ from inference.queueing import stand_in
 log = logging.getLogger(__name__)
 
 CANCELLED_STATUS = 499  # the caller's own act; the official client does not retry it
+FAILURES: dict[str, tuple[int, int | None, str | None]] = {  # status, Retry-After, parameter; others: 500
+    "no_worker": (503, 30, None),
+    "unavailable": (503, 30, None),
+    "interrupted": (503, 1, None),  # asking again is what helps, and the official client does it by itself
+    "schema_refused": (400, None, "response_format"),
+}
 _later: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
 
@@ -127,13 +134,14 @@ def accept(scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
 
 def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID) -> Accepted:
     request = parse_request(parse_object(body))
+    sampling = request.sampling()
     key = checked_key(header(scope, b"idempotency-key"))
     if request.conversation_id:
-        generation = _continue(principal, request, request.conversation_id, key)
+        generation = _continue(principal, request, request.conversation_id, sampling, key)
     else:
         model = find_model(request.model, principal.user)
-        _require_worker(principal, model)
-        asked = Call(principal, request.turns, model, request.sampling(), request.asked(), key)
+        _require_worker(principal, model, sampling)
+        asked = Call(principal, request.turns, model, sampling, request.asked(), key)
         generation = complete(asked, generation_id)
     return Accepted(
         generation_id=generation.pk,
@@ -148,25 +156,31 @@ def _accept(principal: Principal, scope: Scope, body: bytes, generation_id: UUID
     )
 
 
-def _continue(principal: Principal, request: ChatRequest, conversation_id: UUID, key: str | None) -> Generation:
+def _continue(
+    principal: Principal, request: ChatRequest, conversation_id: UUID, sampling: Sampling, key: str | None
+) -> Generation:
     """Send the last user message into a stored conversation, which has the earlier ones itself."""
     last = request.messages[-1]
     if last.role != "user":
         raise Refusal("invalid_request", "The last message must be the user's.", param="messages")
     conversation = operations.owned(principal.user, conversation_id)
-    _require_worker(principal, find_model(request.model or conversation.model_version, principal.user))
+    _require_worker(principal, find_model(request.model or conversation.model_version, principal.user), sampling)
     return operations.send(
         principal=principal,
         conversation_id=conversation.pk,
         content=last.content,
         model=request.model,
-        sampling=request.sampling(),
+        sampling=sampling,
         asked=request.asked(),
         client_key=key,
     ).generation
 
 
-def _require_worker(principal: Principal, model: ServedModel) -> None:
+def _require_worker(principal: Principal, model: ServedModel, sampling: Sampling) -> None:
+    if sampling.json_schema and not model.follows_schemas:
+        raise Refusal(
+            "unsupported_parameter", f"response_format: {model.name} follows no schema.", param="response_format"
+        )
     if not has_worker(model.name, settings.NO_WORKER_503_S) and stand_in(model, principal) is None:
         raise Refusal("no_worker", "No worker for this model is up; try again later.", status=503, retry_after=30)
 
@@ -224,8 +238,8 @@ def failure_of(event: Event) -> Refusal | None:
     """What went wrong, when a terminal event does not end a whole answer."""
     if event.kind == "error":
         code = event.data["code"]
-        status, retry_after = (503, 30) if code in ("no_worker", "unavailable") else (500, None)
-        return Refusal(code, event.data["message"], status=status, retry_after=retry_after)
+        status, retry_after, param = FAILURES.get(code, (500, None, None))
+        return Refusal(code, event.data["message"], status=status, retry_after=retry_after, param=param)
     if event.data["finish_reason"] == "cancelled":
         return Refusal("cancelled", "This completion was cancelled.", status=CANCELLED_STATUS)
     return None

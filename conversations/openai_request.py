@@ -1,17 +1,24 @@
 """The body of POST /v1/chat/completions: OpenAI's fields, checked; what we cannot do is refused, not ignored."""
 
+import json
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.validators import validator_for
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from billing.bodies import parse
 from billing.errors import Refusal
 from billing.text import clean
 from conversations.sampling import SamplingFields
+from inference.engine import Sampling
 from inference.turns import Role, Turn
 
+LONGEST_SCHEMA = 64_000
+ANY_OBJECT = '{"type": "object"}'
 ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -41,6 +48,52 @@ class ChatMessage(BaseModel):
         return "\n".join(known)
 
 
+class JsonSchema(BaseModel):
+    """OpenAI's: `strict` or not, an answer follows it."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    schema_: dict[str, Any] = Field({}, alias="schema")
+    strict: bool | None = None
+
+    @field_validator("schema_", mode="after")
+    @classmethod
+    def _is_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if len(json.dumps(schema, ensure_ascii=False).encode()) > LONGEST_SCHEMA:
+                raise ValueError(f"a schema has at most {LONGEST_SCHEMA} bytes")
+            validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        except SchemaError as error:
+            raise ValueError(f"no JSON Schema: {error.json_path}: {error.message[:200]}") from None
+        except UnicodeEncodeError:
+            raise ValueError("a lone surrogate is no text") from None
+        except RecursionError:
+            raise ValueError("this schema is nested too deeply") from None
+        return schema
+
+
+class ResponseFormat(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type json_schema needs json_schema")
+        return self
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema that the answer is to follow; empty: none."""
+        if self.type == "json_schema" and self.json_schema:
+            return json.dumps(self.json_schema.schema_)
+        return "" if self.type == "text" else ANY_OBJECT
+
+
 class ChatRequest(SamplingFields):
     """What a caller asks for. Fields that we do not know, a `cache_salt` among them, are ignored."""
 
@@ -50,11 +103,16 @@ class ChatRequest(SamplingFields):
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
     conversation_id: UUID | None = Field(None, strict=False)
 
     @property
     def turns(self) -> list[Turn]:
         return [Turn(ROLES[message.role], message.content) for message in self.messages]
+
+    def sampling(self) -> Sampling:
+        schema = self.response_format.schema_text if self.response_format else ""
+        return replace(super().sampling(), json_schema=schema)
 
     @property
     def has_usage(self) -> bool:
@@ -76,7 +134,6 @@ UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "logit_bias": _given,
     "logprobs": _given,
     "top_logprobs": _given,
-    "response_format": lambda value: value is not None and value != {"type": "text"},
     "modalities": lambda value: value not in (None, ["text"]),
 }
 

@@ -79,7 +79,13 @@ def model_object(model: ServedModel) -> dict[str, Any]:
         "context_length": model.context_length,
         "max_output_tokens": model.max_output_tokens,
         "is_default": model.is_default,
-        "capabilities": {"streaming": True, "tools": False, "vision": False, "logprobs": False},
+        "capabilities": {
+            "streaming": True,
+            "structured_output": model.follows_schemas,
+            "tools": False,
+            "vision": False,
+            "logprobs": False,
+        },
     }
 
 

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt
+from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt, SchemaRefused
 from inference.stop_strings import StopStrings
 from inference.templating import ByteTemplate
 
@@ -155,6 +155,8 @@ class EchoEngine:
         await asyncio.sleep(self._start_s)
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        if prompt.sampling.json_schema:
+            raise SchemaRefused("The echo engine follows its script.")
         stream = self._open(prompt)
         self._waiting += 1
         try:

@@ -15,6 +15,10 @@ class EngineFailed(Exception):
     """This one request failed; the engine goes on."""
 
 
+class SchemaRefused(EngineFailed):
+    """The engine cannot hold an answer to this request's JSON Schema."""
+
+
 class EngineDead(Exception):
     """The engine is gone for good; its process must be replaced."""
 
@@ -23,6 +27,7 @@ class EngineDead(Exception):
 class Sampling:
     """How to sample; names and ranges are OpenAI's. `stop` is at most four non-empty strings.
 
+    `json_schema`: a JSON Schema, as JSON, that the answer follows; empty: none.
     None: as the model's makers recommend (generation_config.json), else temperature 1 and no cut.
     """
 
@@ -33,6 +38,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    json_schema: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Only what differs from the default: what a Generation row stores."""

@@ -6,8 +6,6 @@ they hold no connection. The keeper thread renews leases once a second, reaps, a
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import os
 import signal
@@ -17,7 +15,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing
 from time import monotonic
 from typing import Any, TypeVar
 from uuid import UUID
@@ -26,32 +23,25 @@ import uvloop
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 from django.utils import timezone
-from redis.exceptions import RedisError
 
-from inference import claims, layer, metrics, relay, token_log
+from inference import claims, layer, metrics
+from inference.attempt import Attempt
 from inference.claims import Progress
-from inference.endings import Ending, failed
-from inference.engine import Engine, EngineDead, EngineFailed, Prompt, Sampling
+from inference.endings import Ending
+from inference.engine import Engine, EngineDead
 from inference.keeper import Keeper
 from inference.live import Live
 from inference.models import Generation, Worker
-from inference.protocol import Cancel, Drain, Message, Notice
+from inference.protocol import Cancel, Drain, Message
 from inference.publisher import Publisher
-from inference.rows import started_data
 from inference.slots import Slots
-from inference.token_log import StaleAttempt
 
 log = logging.getLogger(__name__)
 Status = Generation.Status
 T = TypeVar("T")
 
-SETTLE_S = 10.0
 HAND_BACK_S = 5.0  # at most, for writing that others may go on
 ENGINE_DIED = 75  # exit status; any supervisor restarts it
-
-
-class TextLost(Exception):
-    """The log lacks what readers have been shown, and the worker that had it is gone: to go on would hide a seam."""
 
 
 class EngineHost:
@@ -246,106 +236,10 @@ class EngineHost:
                 claims.hand_back(self.worker, batch)
                 del self._leaving[: len(batch)]
 
-    # -- one generation: on the loop ---------------------------------------------------------------------
+    # -- on the loop ---------------------------------------------------------------------------------------
 
     async def _run(self, live: Live) -> Ending | None:
-        """From the claimed row to how it ended; None when another worker is to go on, or does already."""
-        live.task = asyncio.ensure_future(self._generate(live))
-        if live.generation.pk in self._early_cancels:
-            self.cancel(live.generation.pk)
-        try:
-            return await live.task
-        except asyncio.CancelledError:
-            await self._settle(live)
-            return live.ending(Status.CANCELLED, "cancelled") if live.is_cancelled else None
-        except StaleAttempt:
-            live.is_stale = True
-            return None
-        except EngineFailed as error:
-            log.warning("generation %s failed: %s", live.generation.pk, error)
-            await self._settle(live)
-            message = "The model could not finish this answer."
-            return failed("engine_failed", message, live.ending(Status.FAILED, "error"))
-        except TextLost:
-            log.error("what was said of %s is lost: store and worker were away at once", live.generation.pk)
-            said = "The server lost what it had written of this answer. Please ask again."
-            return failed("interrupted", said, live.ending(Status.FAILED, "error"))
-        except EngineDead:
-            # _watch sees it too: it hands the row back and ends this process.
-            await asyncio.get_running_loop().create_future()
-            return None
-
-    async def _settle(self, live: Live) -> None:
-        """Wait until the log holds everything; for so long that a reader would rather have it from the row."""
-        self.publisher.wake(live)
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                await live.settled()
-        except TimeoutError:
-            log.warning("%s ends before its log is whole", live.generation.pk)
-
-    async def _generate(self, live: Live) -> Ending:
-        generation = live.generation
-        opened = await self._open(live)
-        if len(opened.entries) < generation.frames:
-            live.emitted = generation.completion_tokens
-            raise TextLost
-        sampling = Sampling.from_json(generation.sampling)
-        detokenizer = self.engine.detokenizer(live.prompt_ids, sampling.stop)
-        emitted = live.resume(opened.entries, detokenizer)
-        await self._announce(generation, len(opened.entries), opened.viewers)
-        if live.finish is None:
-            await self._stream(live, detokenizer, emitted, sampling)
-        await self._settle(live)
-        assert live.finish is not None
-        return live.ending(Status.FINISHED, live.finish)
-
-    async def _open(self, live: Live) -> token_log.Opened:
-        """Fence earlier attempts; while the log's store is away, wait for it."""
-        while True:
-            try:
-                return await token_log.open_log(live.generation.pk, live.generation.attempt)
-            except (RedisError, OSError) as error:
-                log.warning("log of %s cannot be opened: %s", live.generation.pk, error)
-                await asyncio.sleep(settings.FRAME_S * 10)
-
-    async def _stream(self, live: Live, detokenizer: Any, emitted: list[int], sampling: Sampling) -> None:
-        generation = live.generation
-        left = generation.grant - len(emitted)
-        if left < 1:
-            live.mark_finished("length")  # died between its last token and the finish mark
-            return
-        prompt = Prompt(
-            request_id=f"{generation.request_id}/{generation.pk}-{generation.attempt}",  # as engines log it
-            token_ids=(*live.prompt_ids, *emitted),
-            max_tokens=left,
-            cache_salt=cache_salt(generation.organization_id),
-            sampling=sampling,
-            emitted=len(emitted),
-        )
-        last = 0.0
-        async with aclosing(self.engine.generate(prompt)) as chunks:
-            async for chunk in chunks:
-                now = monotonic()
-                if last:
-                    self.gaps.add(now - last)
-                elif not emitted:
-                    metrics.first_token.labels(generation.model_id).observe(now - live.began_at)
-                last = now
-                reason = live.add(chunk, detokenizer)
-                if reason is not None:
-                    live.mark_finished(reason)
-                self.publisher.wake(live)
-                if reason is not None:
-                    return
-        raise EngineFailed("the engine ended without a finish reason")
-
-    async def _announce(self, generation: Generation, seq: int, viewers: list[str]) -> None:
-        if generation.attempt > 1:
-            await relay.notify(Notice(generation.pk, seq, "status", {"moved": True}), viewers)
-        else:
-            started = started_data(generation.model_id, generation.instead_of)
-            await relay.notify(Notice(generation.pk, seq, "started", started), viewers)
+        return await Attempt(self, live).run(is_cancelled=live.generation.pk in self._early_cancels)
 
     def may_publish(self) -> bool:
         """False while this worker's own lease is overdue: another may have taken over."""
@@ -398,8 +292,3 @@ class EngineHost:
             live.appended(-1)
             if live.task is not None:
                 live.task.cancel()
-
-
-def cache_salt(organization_id: UUID) -> str:
-    """Separates tenants in the prefix cache; cannot be guessed or chosen by a caller."""
-    return hmac.new(settings.SECRET_KEY.encode(), organization_id.bytes, hashlib.sha256).hexdigest()

@@ -41,6 +41,11 @@ class ServedModel(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def follows_schemas(self) -> bool:
+        """Whether its answers can be held to a JSON Schema."""
+        return self.engine == "vllm"
+
 
 class Worker(models.Model):
     """One GPU worker process, from its start to the end of its last lease. Renewed once a second."""

@@ -19,17 +19,17 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.exceptions import VLLMError
+from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.inputs import tokens_input
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from inference import metrics
-from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt
+from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt, SchemaRefused
 from inference.stop_strings import StopStrings
 
 GIB = 1 << 30
@@ -103,11 +103,14 @@ class VllmEngine:
             async with aclosing(outputs):  # leaving aborts the request in the engine
                 async for output in outputs:
                     new = output.outputs[0]
+                    if new.finish_reason == "error" and prompt.sampling.json_schema:
+                        raise SchemaRefused("its grammar could not be compiled")
                     yield Chunk(tuple(new.token_ids), _finish(new.finish_reason), output.num_cached_tokens or 0)
         except EngineDeadError as error:
             raise EngineDead(str(error)) from error
         except (VLLMError, ValueError, TypeError) as error:
-            raise EngineFailed(str(error)) from error
+            is_refused = prompt.sampling.json_schema and isinstance(error, VLLMValidationError)
+            raise (SchemaRefused if is_refused else EngineFailed)(str(error)) from error
 
     def detokenizer(self, prompt_ids: Sequence[int], stop: tuple[str, ...]) -> "VllmDetokenizer":
         return VllmDetokenizer(self._tokenizer, prompt_ids, stop)
@@ -162,6 +165,7 @@ def sampling_params(prompt: Prompt, recommended: Mapping[str, Any]) -> SamplingP
         frequency_penalty=sampling.frequency_penalty,
         seed=seed,
         max_tokens=prompt.max_tokens,
+        structured_outputs=StructuredOutputsParams(json=sampling.json_schema) if sampling.json_schema else None,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

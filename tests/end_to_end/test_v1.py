@@ -67,6 +67,15 @@ def test_output_limit_is_length(site: Site, person: Person) -> None:
 
 # -- refusals -----------------------------------------------------------------------------------------
 
+
+def form(**fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", **fields}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"items": nested(depth - 1)} if depth else {}
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"temperature": "hot"}, "temperature"),
     ({"temperature": 999999}, "temperature"),
@@ -96,7 +105,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"conversation_id": "nonsense"}, "conversation_id"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"audio": {"voice": "alloy"}}, "audio"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),  # of the echo engine
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": form(name="a b")}, "response_format.json_schema.name"),
+    ({"response_format": form(schema=[])}, "response_format.json_schema.schema"),
+    ({"response_format": form(schema={"type": "thing"})}, "response_format.json_schema.schema"),
+    ({"response_format": form(schema={"properties": {"a\ud800": 7}})}, "response_format.json_schema.schema"),
+    ({"response_format": form(schema={"title": "x" * 64_000})}, "response_format.json_schema.schema"),
+    ({"response_format": form(schema=nested(900))}, "response_format.json_schema.schema"),
+    ({"response_format": form(schema={"$schema": "https://example.org/mine"})}, "response_format"),
     ({"logprobs": True}, "logprobs"),
 ]
 
