@@ -20,7 +20,7 @@ from chatsite.stores import free_port, log_tail, with_parent
 from inference.models import Worker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-START_S = 60.0
+START_S = 120.0  # of vLLM, while other tests need the processors
 STOP_S = 25.0
 POLL_S = 0.02
 METRICS_TOKEN = "metrics-of-tests"
@@ -136,7 +136,6 @@ class Site:
     ) -> None:
         self.folder = folder
         self.slots = slots
-        self.model = model
         self.worker_app = worker_app
         self.environment = {
             **os.environ,
@@ -155,7 +154,8 @@ class Site:
         }
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096) if shares_port else None
         self.webs = [self._web(i) for i in range(webs)]
-        self.workers = [self._worker(i) for i in range(workers)]
+        self.workers = [self._worker(f"worker{i}", self.environment) for i in range(workers)]
+        self.real_workers: list[Process] = []
         self.side = [self._side(), self._beat()] if side else []
 
     def _web(self, number: int) -> Web:
@@ -164,14 +164,19 @@ class Site:
         argv = [sys.executable, "-m", "chatsite.serve"]
         return Web(name, argv, log, environment=self.environment, port=port, listener=self.listener)
 
-    def _worker(self, number: int) -> Process:
-        name = f"worker{number}-{os.path.basename(self.folder)}"
+    def add_real_worker(self, *, model: str, slots: int, kv_cache_bytes: int) -> None:
+        """One more worker, with vLLM, before the site is entered; the model must be registered already."""
+        own = {"ENGINE": "vllm", "MODEL": model, "ENGINE_SLOTS": str(slots), "KV_CACHE_BYTES": str(kv_cache_bytes)}
+        self.real_workers.append(self._worker(f"real{len(self.real_workers)}", self.environment | own))
+
+    def _worker(self, called: str, environment: dict[str, str]) -> Process:
+        name = f"{called}-{os.path.basename(self.folder)}"
         argv = [sys.executable, "-m", "celery", "-A", self.worker_app, "worker", "--pool", "threads"]
         argv += [
             "-c",
-            str(self.slots),
+            environment["ENGINE_SLOTS"],
             "-Q",
-            f"gpu.{self.model}",
+            f"gpu.{environment['MODEL']}",
             "-n",
             f"{name}@%h",
             "--loglevel",
@@ -180,7 +185,7 @@ class Site:
             "--without-heartbeat",
             "--without-gossip",
         ]
-        return Process(name, argv, self.folder / f"worker{number}.log", environment=self.environment)
+        return Process(name, argv, self.folder / f"{called}.log", environment=environment)
 
     def _side(self) -> Process:
         argv = [sys.executable, "-m", "celery", "-A", "chatsite", "worker", "--pool", "threads", "-c", "2"]
@@ -213,7 +218,7 @@ class Site:
 
     @property
     def processes(self) -> list[Process]:
-        return [*self.webs, *self.workers, *self.side]
+        return [*self.webs, *self.workers, *self.real_workers, *self.side]
 
     def kill(self, process: Process, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal; a deadly one is waited for."""
@@ -222,11 +227,13 @@ class Site:
             assert process.popen is not None
             process.popen.wait(STOP_S)
 
-    def restart(self, process: Process) -> None:
-        """Start a process that has ended, and wait until it serves."""
-        assert not process.is_alive
-        process.start()
-        self._wait(process)
+    def restart(self, *ended: Process) -> None:
+        """Start processes that have ended, and wait until they serve."""
+        for process in ended:
+            assert not process.is_alive
+            process.start()
+        for process in ended:
+            self._wait(process)
 
     def row(self, worker: Process) -> Worker:
         """The worker's row."""

@@ -35,7 +35,7 @@ def new_site(sites: ExitStack, **env: str) -> Site:
 
 
 def test_starts_is_found_by_commands_and_starts_again_quickly(sites: ExitStack) -> None:
-    site = new_site(sites, ADMIN_EMAIL="root@example.org")
+    site = new_site(sites, ADMIN_EMAIL="root@example.org", WEB_DRAIN="30")
     site.start()
     site.wait_for_address()
     assert site.status("/healthz") == 200
@@ -62,7 +62,10 @@ def test_starts_is_found_by_commands_and_starts_again_quickly(sites: ExitStack) 
     site.wait_for_address()
     assert time.monotonic() - began < 30
     assert "Administrator" not in site.output()
-    site.up.send_signal(signal.SIGTERM)
+    wait_for(lambda: site.status("/readyz") == 200, "a ready worker")
+    with site.open_stream():
+        site.up.send_signal(signal.SIGTERM)
+        wait_for(lambda: re.search(r"Still stopping after \d+ s: .*web", site.output()), "what it waits for")
     site.wait_until_gone()
 
 

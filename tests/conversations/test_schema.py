@@ -11,7 +11,8 @@ from django.test import Client
 def test_schema_is_valid_and_complete() -> None:
     out = StringIO()
     call_command("spectacular", "--validate", "--fail-on-warn", stdout=out)
-    for path in ("conversations", "conversations/{conversation_id}/messages", "keys/{key_id}", "models", "usage"):
+    chat = "conversations/{conversation_id}"
+    for path in ("conversations", f"{chat}/messages", f"{chat}/stream", "keys/{key_id}", "models", "usage"):
         assert f"\n  /api/v1/{path}:\n" in out.getvalue()
 
 

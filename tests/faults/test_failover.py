@@ -1,4 +1,7 @@
-"""Workers die, freeze and leave in mid-sentence; the reader gets every token once, and the books are right."""
+"""Workers die, freeze and leave in mid-sentence; the reader gets every token once, and the books are right.
+
+Killed workers, and those told to stop that hand back, are in tests/town.
+"""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -35,21 +38,6 @@ def assert_whole(reading, person):
     entry = LedgerEntry.objects.get(generation_id=person.newest().pk)
     assert (entry.prompt_tokens, entry.completion_tokens) == (person.newest().prompt_tokens, 120)
     assert person.newest().message.content == reading.text
-
-
-def test_a_killed_workers_answer_is_finished_by_another(make_site, person):
-    site = make_site(webs=1, workers=2)
-    reading = interrupt(site, person, lambda worker: site.kill(worker, signal.SIGKILL))
-    assert_whole(reading, person)
-    assert "status" in reading.kinds
-    assert (person.newest().attempt, person.newest().deaths) == (2, 1)
-
-
-def test_a_worker_told_to_stop_hands_its_answer_to_another(make_site, person):
-    site = make_site(webs=1, workers=2, environment={"DRAIN": "0"})
-    reading = interrupt(site, person, lambda worker: site.kill(worker, signal.SIGTERM))
-    assert_whole(reading, person)
-    assert (person.newest().attempt, person.newest().deaths) == (2, 0)
 
 
 def test_a_worker_told_to_stop_lets_a_short_answer_end(make_site, person):

@@ -30,8 +30,9 @@ class Told:
     """One message and what its sender was told of the answer."""
 
     chat: uuid.UUID
-    n: int  # numbered tokens that were ordered
+    n: int  # tokens that were ordered; the echo engine's are numbered
     order: str
+    is_real: bool = False  # vLLM answers
     message: uuid.UUID = field(default_factory=uuid.uuid4)
     generation: str = ""
     text: str = ""
@@ -65,11 +66,19 @@ class Told:
         return numbers(self.text)
 
     @property
+    def length(self) -> int:
+        """How far it is, in the echo engine's tokens or in words."""
+        return len(self.text.split()) if self.is_real else len(self.numbers)
+
+    @property
     def is_whole(self) -> bool:
-        return self.numbers == list(range(self.n)) and self.end.get("finish_reason") == "stop" and not self.wrong
+        reason = self.end.get("finish_reason")
+        if self.is_real:
+            return bool(self.text) and reason in ("stop", "length") and not self.wrong
+        return self.numbers == list(range(self.n)) and reason == "stop" and not self.wrong
 
     def __repr__(self) -> str:
-        return f"<{self.order}: {len(self.numbers)}/{self.n}, end {self.end}, wrong {self.wrong[:3]}>"
+        return f"<{self.order}: {self.length} of {self.n}, end {self.end}, wrong {self.wrong[:3]}>"
 
 
 class Crowd:
@@ -92,14 +101,18 @@ class Crowd:
         self._thread.start()
 
     def wait_for_tokens(self, count: int, of: float = 0.9) -> None:
-        """Until a share of the long answers has so many tokens."""
+        """Until a share of the long answers has so many tokens, and each real one has begun and has not ended."""
+
+        real = [told for told in self.long if told.is_real]
 
         def have() -> bool:
             if self._fails:
                 raise self._fails[0]
-            return sum(told.seq > 0 and len(told.numbers) >= count for told in self.long) >= of * len(self.long)
+            begun = all(told.text for told in real)
+            return begun and sum(told.length >= count for told in self.long) >= of * len(self.long)
 
         wait_until(have, f"{count} tokens of the long answers", 30)
+        assert not any(told.end for told in real), "the fault must meet them"
 
     def join(self) -> None:
         """Until everyone has their answer."""
@@ -136,10 +149,13 @@ class Crowd:
             self.short.append(told)
             await self._until_answered(http, told, number, "/api/v1/conversations", body, 201)
             await self._ask(http, told, number)
+            await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, http: httpx.AsyncClient, told: Told, number: int) -> None:
         path = f"/api/v1/conversations/{told.chat}/messages"
-        body = {"content": told.order, "id": str(told.message)}
+        body: dict[str, Any] = {"content": told.order, "id": str(told.message)}
+        if told.is_real:
+            body["max_tokens"] = told.n
         sent = await self._until_answered(http, told, number, path, body, 202)
         told.generation = sent["generation"]["id"]
         while not told.end:

@@ -22,7 +22,7 @@ def idle(town: Town) -> bool:
 
 def test_stop_at_another_web_process(town: Town) -> None:
     """Case 9."""
-    crowd = town.people(count=10, n=1000)
+    crowd = town.people(count=10, n=1000, real=0)
     crowd.start()
     crowd.wait_for_tokens(5)
     wait_until(lambda: sum(town.site.row(worker).running for worker in town.site.workers) >= 10, "they run")
@@ -47,7 +47,7 @@ MOMENTS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_cancelling_through_everything_at_once(town: Town, moment: str) -> None:
     """Both APIs, twice each, at the same moment: it is idempotent, and ends the same everywhere."""
-    town.people(count=0)
+    town.people(count=0, real=0)
     person, url = town.person, town.urls[0]
     readings = ask(person, url, MOMENTS[moment])
     first = next(readings)
@@ -86,7 +86,7 @@ def test_cancelling_through_everything_at_once(town: Town, moment: str) -> None:
 
 def test_200_clients_that_cancel_in_a_loop(town: Town) -> None:
     """Case 11: a stream's client goes away, 200 times; what the engines hold returns to nothing."""
-    town.people(count=0)
+    town.people(count=0, real=0)
     person = town.person
     body = {"model": "echo", "stream": True, "messages": [{"role": "user", "content": "[[n=2000 itl=20 ttft=5]]"}]}
 
@@ -109,7 +109,7 @@ def test_200_clients_that_cancel_in_a_loop(town: Town) -> None:
 
 def test_a_generation_longer_than_the_visibility_timeout(town: Town) -> None:
     """Case 29: see tests.town.impatient_worker."""
-    crowd = town.people(count=5)
+    crowd = town.people(count=5, real=0)
     crowd.start()
     crowd.join()
     town.must_be_whole(crowd)
@@ -119,7 +119,7 @@ def test_a_generation_longer_than_the_visibility_timeout(town: Town) -> None:
 
 def test_two_kills_in_a_row(town: Town) -> None:
     """Case 33, with a long prompt."""
-    crowd = town.people(count=0)
+    crowd = town.people(count=0, real=0)
     first, second = town.site.workers
     town.site.kill(second, signal.SIGTERM)
     long = town.people_of(crowd, 4, n=200, itl=40, extra="x" * 3000)
@@ -138,7 +138,7 @@ def test_two_kills_in_a_row(town: Town) -> None:
 
 def test_emoji_across_a_failover(town: Town) -> None:
     """Case 1: each token ends in ZWJ and flag sequences, whose bytes come in different chunks."""
-    town.people(count=0)
+    town.people(count=0, real=0)
     person = town.person
     readings = ask(person, town.urls[0], "[[n=60 itl=40 zwj=1]]")
     next(reading for reading in readings if reading.text.count("🇨🇭") >= 20)

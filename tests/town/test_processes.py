@@ -1,51 +1,93 @@
-"""Processes die, freeze and leave under 50 streams: nobody loses or repeats a token, and nothing is left behind."""
+"""Processes die, freeze and leave under 50 streams and three of vLLM: nobody loses or repeats a token, and nothing is
+left behind."""
 
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 
 from inference.models import Generation
 from tests.billing.limits import used
-from tests.site import stopped, wait_until
+from tests.site import Process, stopped, wait_until
+from tests.town.crowd import Crowd
 from tests.town.town import Town
 
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("kind", ["webs", "workers"])
-def test_a_killed_process(town: Town, kind: str) -> None:
-    """Cases 31 and 32."""
-    crowd = town.people()
+VICTIMS: dict[str, Callable[[Town], Process]] = {
+    "web": lambda town: town.site.webs[0],
+    "echo worker": lambda town: town.site.workers[0],
+    "vLLM worker": Town.busiest,
+}
+WORKERS = ["echo worker", "vLLM worker"]
+
+
+def under_way(town: Town, **shape: int) -> Crowd:
+    crowd = town.people(**shape)
     crowd.start()
     crowd.wait_for_tokens(20)
-    town.site.kill(getattr(town.site, kind)[0])
+    return crowd
+
+
+@pytest.mark.parametrize("kind", VICTIMS)
+def test_a_killed_process(town: Town, kind: str) -> None:
+    """Cases 31 and 32."""
+    crowd = under_way(town)
+    town.site.kill(VICTIMS[kind](town))
     town.restart_the_dead()
     crowd.join()
     town.must_be_whole(crowd)
-    if kind == "workers":
-        assert any("status" in told.kinds for told in crowd.long)
+    if kind in WORKERS:
+        moved = [told for told in crowd.long if "status" in told.kinds]
+        assert {told.is_real for told in moved} == {kind == "vLLM worker"}
+        rows = Generation.objects.filter(pk__in=[told.generation for told in moved])
+        assert set(rows.values_list("attempt", "deaths")) == {(2, 1)}
 
 
-def test_a_worker_told_to_stop(town: Town) -> None:
+def test_side_worker_and_beat_are_killed(town: Town) -> None:
+    crowd = under_way(town)
+    for process in town.site.side:
+        town.site.kill(process)
+    town.restart_the_dead()
+    crowd.join()
+    town.must_be_whole(crowd)
+
+
+def test_an_engine_is_killed(town: Town) -> None:
+    """vLLM's own process: its worker leaves with it, and the supervisor starts both again."""
+    crowd = under_way(town)
+    worker = town.busiest()
+    engine = town.site.row(worker).engine_pid
+    assert engine in {child.pid for child in psutil.Process(worker.pid).children(recursive=True)}
+    os.kill(engine, signal.SIGKILL)
+    wait_until(lambda: not worker.is_alive, "its worker leaves with it")
+    town.restart_the_dead()
+    crowd.join()
+    town.must_be_whole(crowd)
+    assert any("status" in told.kinds for told in crowd.long if told.is_real)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_worker_told_to_stop(town: Town, kind: str) -> None:
     """Case 32: it hands back what does not end within the drain time; others go on at once."""
-    crowd = town.people()
-    crowd.start()
-    crowd.wait_for_tokens(20)
-    town.site.kill(town.site.workers[0], signal.SIGTERM)
+    crowd = under_way(town)
+    town.site.kill(VICTIMS[kind](town), signal.SIGTERM)
     town.restart_the_dead()
     crowd.join()
     town.must_be_whole(crowd)
     assert not Generation.objects.filter(user=town.person.user, deaths__gt=0).exists()
 
 
-def test_a_frozen_worker_thawed_after_a_flush(town: Town) -> None:
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_frozen_worker_thawed_after_a_flush(town: Town, kind: str) -> None:
     """The fence is gone with everything else: what it still has to say must not come into any log."""
-    crowd = town.people(n=150)
-    crowd.start()
-    crowd.wait_for_tokens(20)
-    frozen = town.site.workers[0]
+    crowd = under_way(town, n=150)
+    frozen = VICTIMS[kind](town)
     with stopped(frozen.pid):
         rows = town.site.row(frozen).generations.filter(status="RUNNING")
         before = dict(rows.values_list("pk", "frames"))
@@ -84,7 +126,7 @@ def test_a_worker_and_the_logs_lost_at_once(town: Town) -> None:
 
 def test_a_worker_frozen_alone_takes_its_own_rows_up_again(town: Town) -> None:
     """There is no other worker: the side worker takes its rows away, and it claims them again as the next attempt."""
-    crowd = town.people(count=10, n=150)
+    crowd = town.people(count=10, n=150, real=0)
     town.site.kill(town.site.workers[1], signal.SIGTERM)
     crowd.start()
     crowd.wait_for_tokens(20)
@@ -98,8 +140,8 @@ def test_a_worker_frozen_alone_takes_its_own_rows_up_again(town: Town) -> None:
 
 
 def test_all_workers_down_and_up_again(town: Town) -> None:
-    """80 run, 150 wait."""
-    crowd = town.people(count=230, n=40, itl=50)
+    """80 run, 150 wait. With vLLM's: test_everything_is_killed_in_mid_answer."""
+    crowd = town.people(count=230, n=40, itl=50, real=0)
     crowd.start()
     mine = Generation.objects.filter(user=town.person.user)
     wait_until(lambda: mine.filter(status="RUNNING").count() >= 50, "50 run", 30)

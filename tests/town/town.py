@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
+from uuid import UUID
 
 import psutil
 import pytest
@@ -20,16 +21,19 @@ from billing.models import LedgerEntry, Plan, PlanWindow
 from chatsite.doctor.examination import examine
 from chatsite.doctor.findings import as_text
 from conversations.models import Conversation, Message
-from inference import leftovers, tasks
+from inference import leftovers, relay, tasks
 from inference.models import Generation
 from inference.operations import register_model
 from tests.billing.limits import used
 from tests.faults.own_stores import OwnStore, SmallDisk, own_postgres_in, own_valkey_in
+from tests.inference import small_model
 from tests.people import make_person
 from tests.site import Process, Site, wait_until
 from tests.town.crowd import Crowd, Told
+from tests.vllm_site.model import MODEL, register
 
-LONG = 50
+LONG, REAL = 50, 2
+REAL_TOKENS = 120
 APP = "tests.town.impatient_worker"  # in all tests: redelivered tickets must not matter
 TOKENS_WINDOW = 10**9
 
@@ -52,47 +56,61 @@ class Town:
         stack.enter_context(_settings_of(self.postgres, self.valkey))
         call_command("migrate", verbosity=0)
         register_model(name="echo", engine="echo", context_length=8192)
+        register()
         Plan.objects.update(max_concurrent=1000)
         PlanWindow.objects.all().delete()
         for seconds in (60, 3600):
             plan = Plan.objects.get(is_default=True)
             PlanWindow.objects.create(plan=plan, kind="tokens", seconds=seconds, amount=TOKENS_WINDOW)
         self.person = make_person()
-        self.site = stack.enter_context(
-            Site(
-                folder,
-                database_url=self.postgres.url,
-                redis_url=self.valkey.url,
-                webs=2,
-                workers=2,
-                slots=40,
-                side=True,
-                worker_app=APP,
-            )
+        self.site = Site(
+            folder,
+            database_url=self.postgres.url,
+            redis_url=self.valkey.url,
+            webs=2,
+            workers=2,
+            slots=40,
+            side=True,
+            worker_app=APP,
         )
+        for _ in range(2):
+            self.site.add_real_worker(model=MODEL, slots=4, kv_cache_bytes=1 << 28)
+        stack.enter_context(self.site)
         self._seen: set[psutil.Process] = set()
 
     @property
     def urls(self) -> list[str]:
         return [web.url for web in self.site.webs]
 
-    def people(self, count: int = LONG, n: int = 90, itl: int = 40) -> Crowd:
-        """So many who ask for `n` tokens, `itl` ms apart, and some who ask for short answers meanwhile."""
+    def people(self, count: int = LONG, n: int = 90, itl: int = 40, real: int = REAL) -> Crowd:
+        """So many who ask for `n` tokens, `itl` ms apart, `real` who ask vLLM, and some who ask for short answers."""
         self.restart_the_dead()
         self.person = make_person()  # with counters of their own
         crowd = Crowd(self.urls, self.person.headers)
         self.people_of(crowd, count, n, itl)
+        orders = [f"Tell me a long story about {number} rivers." for number in range(real)]
+        chats = self._chats(real, MODEL)
+        crowd.long += [Told(chat, REAL_TOKENS, order, True) for chat, order in zip(chats, orders, strict=True)]
         self._seen = self._family()
         return crowd
 
     def people_of(self, crowd: Crowd, count: int, n: int, itl: int, extra: str = "") -> list[Told]:
         """More of them in a crowd; `extra` goes to the echo engine's order."""
-        chats = [Conversation(user=self.person.user, model_version="echo", title="t") for _ in range(count)]
-        Conversation.objects.bulk_create(chats)
         order = f"[[n={n} itl={itl} ttft=20 {extra}".strip() + "]]"
-        more = [Told(chat.pk, n, order) for chat in chats]
+        more = [Told(chat, n, order) for chat in self._chats(count, "echo")]
         crowd.long += more
         return more
+
+    def _chats(self, count: int, model: str) -> list[UUID]:
+        chats = [Conversation(user=self.person.user, model_version=model, title="t") for _ in range(count)]
+        return [chat.pk for chat in Conversation.objects.bulk_create(chats)]
+
+    def busiest(self) -> Process:
+        """The worker with most of the real answers."""
+        return max(
+            self.site.real_workers,
+            key=lambda worker: self.site.row(worker).generations.filter(status="RUNNING").count(),
+        )
 
     @contextmanager
     def other_worker(self, number: int, app: str = APP, **environment: str) -> Iterator[Process]:
@@ -122,9 +140,7 @@ class Town:
 
     def restart_the_dead(self) -> None:
         """As a supervisor does."""
-        for process in self.site.processes:
-            if not process.is_alive:
-                self.site.restart(process)
+        self.site.restart(*(process for process in self.site.processes if not process.is_alive))
 
     # -- what must hold afterwards ------------------------------------------------------------------------
 
@@ -169,7 +185,7 @@ class Town:
             if told.generation in lost:
                 assert 0 < entry.completion_tokens <= told.n
             else:
-                assert entry.completion_tokens == len(told.numbers), told
+                assert entry.completion_tokens == tokens_of(told), told
             assert entry.prompt_tokens == row.prompt_tokens > 0, told
 
     def _nothing_is_left(self) -> None:
@@ -220,6 +236,18 @@ class Town:
         )
 
 
+def tokens_of(told: Told) -> int:
+    """What its reader got."""
+    if not told.is_real:
+        return len(told.numbers)
+    used = told.end["usage"]["completion_tokens"]
+    assert told.end["finish_reason"] != "length" or used == told.n, told
+    # No piece of text is missing or twice: encoded anew it has as many tokens, but for the last, which has no text.
+    in_text = len(small_model.tokenizer().encode(told.text, add_special_tokens=False).ids)
+    assert abs(used - in_text) <= 2, (in_text, told, told.text)
+    return used
+
+
 def _keys(client: redis.Redis, *patterns: str) -> list[bytes]:
     return [key for pattern in patterns for key in client.scan_iter(match=pattern, count=1000)]
 
@@ -250,3 +278,4 @@ def _use(database: dict[str, str]) -> None:
     connection.settings_dict.update(database)
     counters.store.cache_clear()
     leftovers.shards.cache_clear()
+    relay._background.cache_clear()  # its clients are those of a loop

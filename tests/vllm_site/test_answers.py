@@ -60,10 +60,7 @@ def test_closing_the_connection_frees_the_engine(site: Site, person: Person) -> 
     assert 0 < LedgerEntry.objects.get(user_id=person.user.pk).completion_tokens < 2000
 
 
-@pytest.mark.parametrize(("number", "deaths"), [(signal.SIGKILL, 1), (signal.SIGTERM, 0)])
-def test_a_lost_workers_answer_goes_on_at_the_other_without_loss_or_repetition(
-    site: Site, person: Person, number: signal.Signals, deaths: int
-) -> None:
+def test_a_lost_workers_answer_goes_on_at_the_other_without_loss_or_repetition(site: Site, person: Person) -> None:
     """The seam: what was shown stays, what follows continues it, and each token is charged once."""
     asked = question("Tell me a long story about a river.", max_tokens=200, stream=True, temperature=0)
     killed, text, seqs = None, "", []
@@ -77,9 +74,9 @@ def test_a_lost_workers_answer_goes_on_at_the_other_without_loss_or_repetition(
         seqs.append(chunk.seq)
         if len(seqs) == 8:
             killed = next(w for w in site.workers if w.pid == person.newest().worker.pid)
-            site.kill(killed, number)
+            site.kill(killed, signal.SIGKILL)
     row = Generation.objects.get(pk=person.newest().pk)
-    assert (row.attempt, row.deaths, row.status) == (2, deaths, "FINISHED")
+    assert (row.attempt, row.deaths, row.status) == (2, 1, "FINISHED")
     assert seqs == sorted(seqs)
     assert text == row.text
     assert usage.completion_tokens == row.completion_tokens <= 200
