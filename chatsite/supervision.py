@@ -6,6 +6,7 @@ socket. Priorities give the stop order: web, workers and beat, then the stores.
 
 import contextlib
 import http.client
+import re
 import shlex
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from supervisor.xmlrpc import SupervisorTransport
 from chatsite.stores import POLL_S, Store, StoreFailed, log_tail, short_folder, with_parent
 
 START_S = 15.0
+TOLD_EVERY_S = 5.0
+WAITS_FOR = re.compile(r" waiting for (.+) to die")
 NEVER_GIVE_UP = 1_000_000  # retries, each a second later than the one before
 WEB, WORKER, STORE = 900, 800, 100  # the highest stops first; workers and beat together
 
@@ -105,10 +108,14 @@ class Control:
 
 
 class Supervisor(Control):
-    """A supervisord for `programs`, our child. Its files: `folder`/supervisord.conf, `folder`/logs/*.log."""
+    """A supervisord for `programs`, our child. Its files: `folder`/supervisord.conf, `folder`/logs/*.log.
 
-    def __init__(self, folder: Path, programs: list[Program]) -> None:
+    `say`: told what a long stop still waits for.
+    """
+
+    def __init__(self, folder: Path, programs: list[Program], say: Callable[[str], None]) -> None:
         super().__init__(folder)
+        self._say = say
         self.logs.mkdir(mode=0o700, exist_ok=True)
         self._config = folder / "supervisord.conf"
         self._process: subprocess.Popen[bytes] | None = None
@@ -166,8 +173,12 @@ class Supervisor(Control):
         process = self._process
         assert process is not None
         process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
         try:
-            process.wait()
+            while not self.wait(TOLD_EVERY_S):
+                waits_for = WAITS_FOR.findall((self.logs / "supervisord.log").read_text(errors="replace"))
+                if waits_for:
+                    self._say(f"Still stopping after {time.monotonic() - began:.0f} s: {waits_for[-1]}")
         except KeyboardInterrupt:
             process.kill()  # the kernel then ends the programs
             process.wait()

@@ -225,3 +225,33 @@ class ModelOut(BaseModel):
 
 class ModelsOut(BaseModel):
     items: list[ModelOut]
+
+
+STREAM = {
+    "operationId": "conversations_stream",
+    "summary": "Follow an answer (Server-Sent Events)",
+    "description": "Events (see docs/api.md): queued, started, status, delta, snapshot, and at the end done or error. "
+    "To resume, say what you have: the id of the last event in Last-Event-ID, or generation and last_seq_id.",
+    "tags": ["conversations"],
+    "parameters": [
+        {"name": "conversation_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}},
+        {"name": "generation", "in": "query", "schema": {"type": "string", "format": "uuid"},
+         "description": "Default: the newest one."},
+        {"name": "last_seq_id", "in": "query", "schema": {"type": "integer", "minimum": 0, "default": 0},
+         "description": "The last `seq` that you have."},
+        {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"},
+         "description": "`<generation>:<seq>`; goes before the query."},
+    ],
+    "security": [{"apiKey": []}, {"cookieAuth": []}],
+    "responses": {
+        "200": {"description": "The events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        "204": {"description": "This conversation has no answer yet."},
+        "404": {"description": "There is no such conversation or generation of yours."},
+    },
+}  # fmt: skip
+
+
+def add_stream(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """drf-spectacular's hook: the stream is not Django's view, so it does not find it."""
+    result["paths"]["/api/v1/conversations/{conversation_id}/stream"] = {"get": STREAM}
+    return result

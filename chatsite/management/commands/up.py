@@ -51,7 +51,7 @@ class Command(BaseCommand):
         _prepare_environment(folder)
         with step("Setting up the stores"):
             stores = _stores(folder)
-        supervisor = Supervisor(folder, [*map(store_program, stores), *local_run.programs()])
+        supervisor = Supervisor(folder, [*map(store_program, stores), *local_run.programs()], say)
         with supervisor.running(keep_open=lock):
             with step("Starting the stores"):
                 self._write_run_file(_answering(stores, supervisor))
