@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from inference.models import Generation
 from tests.site import stopped, wait_until
@@ -33,6 +33,20 @@ def use_up_the_log() -> None:
                 cursor.execute("SELECT pg_switch_wal()")
     except (OperationalError, InterfaceError):
         connection.close()
+
+
+def more_come_until_some_are_refused(crowd: Crowd) -> None:
+    """Those who are there already may all be waiting for an end that cannot be written."""
+    came_at = 0.0
+
+    def are_refused() -> bool:
+        nonlocal came_at
+        if time.monotonic() > came_at + 0.5:
+            came_at = time.monotonic()
+            crowd.join_in(1)
+        return sum(told.refusals for told in crowd.short) >= 3
+
+    wait_until(are_refused, "people are refused", 30)
 
 
 def to_the_end(town: Town, crowd: Crowd) -> None:
@@ -116,16 +130,16 @@ def test_the_databases_disk_is_full(town: Town) -> None:
     """People are refused while nothing can be written; with room again, all goes on, and everything said is booked."""
     if town.disk is None:
         pytest.skip(f"needs a small file system of its own: {town.why_no_disk}")
+    close_old_connections()
     with connection.cursor() as cursor:
         cursor.execute("VACUUM FULL")  # no room within its files either
-    crowd = under_way(town, n=120)
+    crowd = under_way(town, n=200)  # there are people until it is full
     town.disk.fill()
     use_up_the_log()
-    crowd.join_in(5)
     try:
-        wait_until(lambda: sum(told.refusals for told in crowd.short) >= 3, "people are refused", 30)
+        more_come_until_some_are_refused(crowd)
     finally:
         town.disk.empty()
-    if town.postgres.child.poll() is not None:  # it gives up where it cannot even write its log
-        town.start_postgres()
+        if town.postgres.child.poll() is not None:  # it gives up where it cannot even write its log
+            town.start_postgres()
     to_the_end(town, crowd)
