@@ -35,7 +35,8 @@ class Keeper:
         self._renewed_at = 0.0
         self._pace = Pace()
         # Others were kept from renewing as long as this one was: a longer pause may have cost them their leases.
-        self._reachable = Unbroken(settings.LEASE_S - STEP_S)
+        # With the shortest leases that is hardly more than a step, which must not count as a pause.
+        self._reachable = Unbroken(max(settings.LEASE_S - STEP_S, 1.5 * STEP_S))
         self._load = Load()
         self._looked_at = 0.0
         self.turned_at = monotonic()  # the latest turn, whether or not the database answered
