@@ -10,3 +10,6 @@ class ChatsiteConfig(AppConfig):
 
     def ready(self) -> None:
         from chatsite import checks  # noqa: F401 - registers them
+        from chatsite.reconnection import reconnect_soon
+
+        reconnect_soon()

@@ -18,6 +18,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["inference", "conversations", "billing"])
 app.steps["worker"].add(HostStep)
 app.steps["consumer"].add(probes.PulseStep)
+app.conf.worker_consumer = "chatsite.consumer:PatientConsumer"
 app.conf.beat_scheduler = "chatsite.beat:Scheduler"
 app.conf.beat_schedule = {
     "expire unserved": {"task": "inference.expire_unserved", "schedule": 6.0, "options": {"expires": 10}},

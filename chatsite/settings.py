@@ -282,6 +282,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DIRECT = True  # each worker has a queue of its own too: inference.tickets.call_worker
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker waits for its broker as long as it takes (chatsite/consumer.py)
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 # Nobody commands workers through Celery. Without it a worker has no subscription at the broker, whose loss ends a
 # Celery 5.7 worker that has something to acknowledge just then (tests/faults/test_readers.py).

@@ -22,6 +22,7 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from inference.engine import Chunk, EngineDead, EngineFailed, EngineFinish, Load, Prompt, SchemaRefused
 from inference.stop_strings import StopStrings
@@ -149,7 +150,8 @@ class EchoEngine:
         self._running: dict[_Stream, int] = {}  # → tokens of its prompt
         self._heap: list[tuple[float, int, _Stream]] = []
         self._count = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._ticks_at = inf  # uvloop's handle of a call that is due already does not know when
 
     async def start(self) -> None:
         await asyncio.sleep(self._start_s)
@@ -239,10 +241,14 @@ class EchoEngine:
 
     def _schedule(self, due: float, stream: _Stream) -> None:
         heapq.heappush(self._heap, (due, next(self._count), stream))
-        if self._timer is None or due < self._timer.when():
+        if due < self._ticks_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+            self._tick_at(due)
+
+    def _tick_at(self, due: float) -> None:
+        self._ticks_at = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 
     def _tick(self) -> None:
         """Advance every stream that is due; one timer serves all."""
@@ -255,8 +261,9 @@ class EchoEngine:
                 heapq.heapreplace(heap, (due + stream.script.itl_s, count, stream))
             else:
                 heapq.heappop(heap)
-        next_due = max(heap[0][0], loop.time() + GRANULARITY_S) if heap else 0.0
-        self._timer = loop.call_at(next_due, self._tick) if heap else None
+        self._timer, self._ticks_at = None, inf
+        if heap:
+            self._tick_at(max(heap[0][0], loop.time() + GRANULARITY_S))
 
 
 def _faulty(script: Script, prompt: Prompt) -> bool:

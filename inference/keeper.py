@@ -102,6 +102,7 @@ class Keeper:
             host.on_loop(host.lose, pk, step.attempt)
         if lost:
             claims.refund_deaths(lost)
+        host.slots.return_unheard()
         if reachable_s > settings.LEASE_S:
             claims.reap()
         if began - self._looked_at > LOOK_S:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 WARM = 512  # conversations remembered as having a warm prefix
 PASS_ON_S = 0.01  # tickets that find no slot within this time are passed on together
 PEERS_CALLED = 8
+CLAIM_S = 0.2  # most are made in less
 ANY_BAND = 2**15  # above every SmallIntegerField's value
 
 
@@ -47,6 +48,7 @@ class Slots:
         self._at_lock = 0  # threads that wait for the lock
         self._may_fill = False  # one of them may fill
         self._claimed: deque[Generation] = deque()  # for them, not for more than there are
+        self._is_unheard = False  # whether a claim may have been made whose answer was lost
         self._running: dict[UUID, Running] = {}
         self._starts = 0
         self._suspect_ended_at = -inf
@@ -94,6 +96,7 @@ class Slots:
                 claimed = self._claim(wanted)
             except (OperationalError, InterfaceError) as error:
                 log.warning("claim: %s", error)
+                self._is_unheard = True
                 return None, False
             finally:
                 close_old_connections()
@@ -106,6 +109,23 @@ class Slots:
         for _ in range(more):
             call_worker(self._host.worker.name)
         return mine, claimed.is_refused
+
+    def return_unheard(self) -> None:
+        """Hand back what a claim took whose answer was lost with the database; once that answers again.
+
+        Nobody here knows of it: its lease would lapse, and count as a death.
+        """
+        if not self._is_unheard or not self.lock.acquire(timeout=CLAIM_S):
+            return
+        try:
+            held = Generation.objects.filter(worker=self._host.worker, status=Generation.Status.RUNNING)
+            unheard = list(held.exclude(pk__in=list(self._host.live)))
+            if unheard:
+                log.warning("%d claims were made without an answer, and are handed back", len(unheard))
+                claims.hand_back(self._host.worker, unheard)
+            self._is_unheard = False
+        finally:
+            self.lock.release()
 
     def _claim(self, count: int) -> Claimed:
         running = list(self._running.values())

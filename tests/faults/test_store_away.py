@@ -12,7 +12,7 @@ from inference.models import Worker
 from tests.faults.own_stores import OwnStore, own_valkey
 from tests.faults.streams import ask, read_to_end
 from tests.people import Person
-from tests.site import Site, database_url_of_tests, stopped
+from tests.site import Site, database_url_of_tests, stopped, wait_until
 
 __all__ = ["own_valkey"]
 CALL = {"model": "echo", "messages": [{"role": "user", "content": "[[n=1 ttft=1]]"}]}
@@ -50,6 +50,19 @@ def test_requests_end_in_seconds_while_valkey_hangs(own_site: Site, person: Pers
             assert answer.json()["error"]["code"] == "unavailable"
     assert http.post("/v1/chat/completions", json=CALL).status_code == 200
     assert not person.user.generations.exclude(status="FINISHED").exists()
+
+
+@pytest.mark.faults
+def test_a_valkey_that_was_away_is_found_soon(own_site: Site, person: Person, own_valkey: OwnStore) -> None:
+    """By itself, Celery would try in seconds 2, 6, 12, 20, and then every 30 s."""
+    http = person.http(own_site.webs[0].url)
+    assert http.post("/v1/chat/completions", json=CALL).status_code == 200
+    own_valkey.kill()
+    time.sleep(7)  # that is the fault
+    own_valkey.start()
+    began = time.monotonic()
+    wait_until(lambda: http.post("/v1/chat/completions", json=CALL).status_code == 200, "an answer")
+    assert time.monotonic() - began < 3
 
 
 @pytest.mark.faults

@@ -5,14 +5,17 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.models import LedgerEntry
 from inference import claims, tasks
 from inference.claims import Claimed, Progress
+from inference.echo_engine import EchoEngine
 from inference.endings import Ending
 from inference.engine import Load
+from inference.host import EngineHost
 from inference.models import Generation, Served, Worker
 from inference.operations import submit
 from inference.scheduling import Capacity, Running
@@ -211,6 +214,33 @@ def test_what_a_draining_worker_hands_back_goes_on_at_once_without_a_death(user,
     claims.hand_back(taken.worker, [taken])
     again = claim(make_worker(echo_model, "gpu2"))
     assert (again.attempt, again.deaths, again.is_suspect) == (2, 0, False)
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back_without_a_death(user, echo_model, monkeypatch):
+    """The database died between commit and answer: the row is this worker's, and nobody here knows of it."""
+    lost, known = make_generation(user, echo_model), make_generation(user, echo_model)
+    host = EngineHost(EchoEngine(slots=2), model=echo_model.name, name="gpu1")
+    claims.register(host.worker)
+    monkeypatch.setattr(host, "may_start", lambda: True)
+    monkeypatch.setattr("inference.slots.close_old_connections", lambda: None)  # this test is one transaction
+    answered = claims.claim
+
+    def unheard(*arguments):
+        answered(*arguments)
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(claims, "claim", unheard)
+    assert host.slots.take(may_fill=False) == (None, False)
+    monkeypatch.setattr(claims, "claim", answered)
+    assert host.slots.take(may_fill=False)[0].pk == known.pk
+    assert Generation.objects.get(pk=lost.pk).status == Status.RUNNING
+    host.slots.return_unheard()
+    row = Generation.objects.get(pk=lost.pk)
+    assert (row.status, row.attempt, row.deaths) == (Status.WAITING, 2, 0)
+    assert Generation.objects.get(pk=known.pk).status == Status.RUNNING
+    Generation.objects.filter(pk=lost.pk).update(status=Status.RUNNING, worker=host.worker)
+    host.slots.return_unheard()  # costs nothing while no claim has failed
+    assert Generation.objects.get(pk=lost.pk).status == Status.RUNNING
 
 
 def test_of_a_dead_engines_generations_each_runs_alone_and_only_a_lone_one_counts_the_death(user, stranger, echo_model):

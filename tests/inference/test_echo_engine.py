@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from inference.echo_engine import EchoEngine
 from inference.engine import Chunk, EngineDead, EngineFailed, Prompt
@@ -65,6 +66,17 @@ async def test_the_rate_is_kept() -> None:
     start = loop.time()
     await answer("[[n=11 itl=20 ttft=50]]")
     assert loop.time() - start >= 0.25 - 0.002
+
+
+def test_many_begin_at_once_on_the_loop_of_a_worker() -> None:
+    """A call that is due at once has no `when` there: on a busy machine, those who came next failed."""
+
+    async def all_answers() -> list[list[Chunk]]:
+        engine = EchoEngine()
+        return await asyncio.gather(*(chunks_of(engine, prompt("[[n=3 itl=1 ttft=0]]")) for _ in range(20)))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert all(chunks[-1].finish_reason == "stop" for chunks in runner.run(all_answers()))
 
 
 async def test_a_slow_reader_gets_merged_chunks() -> None:
