@@ -164,6 +164,8 @@ def renew(worker: Worker, progress: Mapping[UUID, Progress], load: Load) -> Rene
     with connection.cursor() as cursor:
         figures = {"state": worker.state, "engine_pid": worker.engine_pid, "service_s": worker.service_s}
         cursor.execute(RENEW_WORKER, values | figures | load.__dict__)
+        if not cursor.rowcount:
+            register(worker)  # somebody has deleted it, but it lives
         if not progress:
             return Renewed(frozenset(), frozenset())
         cursor.execute(

@@ -29,6 +29,7 @@ UNWRITTEN_S = 60.0  # a reservation may be that old before its generation is wri
 PURGED_AT_ONCE = 20_000
 KEY_KEPT = timedelta(hours=24)  # how long a repeated request is recognised
 _hostless = Unbroken(10.0)  # as this process sees it
+_reachable = Unbroken(10.0)  # likewise: the database
 
 
 @shared_task(name=TICKET)
@@ -45,9 +46,21 @@ def _live_workers() -> Q:
     return Q(lease_until__gt=Now())
 
 
+def _living_are_known() -> bool:
+    """False just after an outage of the database, which workers that live need a moment to tell so."""
+    try:
+        Worker.objects.exists()
+    except DatabaseError:
+        _reachable.look(False, monotonic())
+        raise
+    return _reachable.look(True, monotonic()) >= settings.LEASE_S
+
+
 @shared_task(name="inference.expire_unserved")
 def expire_unserved() -> int:
     """End what has waited WAIT_WITHOUT_WORKER seconds while no worker of its model lived; returns how many."""
+    if not _living_are_known():
+        return 0
     patience = timedelta(seconds=settings.WAIT_WITHOUT_WORKER_S)
     recent = Worker.objects.filter(model=OuterRef("model"), lease_until__gt=Now() - patience)
     # Nobody claims what a deleted account was about to ask.
@@ -105,7 +118,8 @@ def purge() -> int:
     purged = Generation.objects.filter(pk__in=ids).update(prompt=b"", text="", sampling={}, purged_at=Now())
     metrics.rows_purged.inc(purged)
     Generation.objects.filter(client_key__isnull=False, finished_at__lt=Now() - KEY_KEPT).update(client_key=None)
-    Worker.objects.filter(lease_until__lt=Now() - timedelta(hours=1)).delete()
+    if _living_are_known():
+        Worker.objects.filter(lease_until__lt=Now() - timedelta(hours=1)).delete()
     return purged
 
 

@@ -104,7 +104,7 @@ def test_without_a_worker_the_reader_is_told_and_the_request_ends(make_site, per
         if reading.last.get("workers") == "none":
             break
     with override_settings(WAIT_WITHOUT_WORKER_S=0):
-        assert expire_unserved() == 1
+        wait_until(lambda: expire_unserved() == 1, "it is given up")
     assert read_to_end(readings).last["code"] == "no_worker"
 
 

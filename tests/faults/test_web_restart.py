@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 import httpx
@@ -27,7 +27,9 @@ from tests.site import Process, Site, Web, wait_until
 pytestmark = pytest.mark.faults
 
 STREAMS = 200
-TOKENS, ITL_MS = 60, 250  # each answer takes 15 s: longer than both restarts
+LIMITS = httpx.Limits(max_connections=1000)
+ITL_MS = 250
+TOKENS, CALL_TOKENS = 80, 24  # 20 s, longer than both restarts, which wait for calls: 6 s
 
 
 @dataclass
@@ -39,8 +41,10 @@ class Held:
     end: dict[str, object] = field(default_factory=dict)
     connections: int = 0
     closes: list[int] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, event: dict[str, object]) -> None:
+        self.begun.set()
         if event["event"] == "snapshot":
             self.text = str(event["text"])
         elif event["event"] == "delta":
@@ -49,9 +53,8 @@ class Held:
             self.end = event
 
 
-async def read_sse(http: httpx.AsyncClient, chat: uuid.UUID) -> Held:
+async def read_sse(http: httpx.AsyncClient, chat: uuid.UUID, held: Held) -> None:
     """As an EventSource: it reconnects when the stream ends, after the time that the server names."""
-    held = Held()
     while not held.end:
         headers = {"Last-Event-ID": held.last_id} if held.last_id else {}
         retry_s = 1.0
@@ -66,12 +69,11 @@ async def read_sse(http: httpx.AsyncClient, chat: uuid.UUID) -> Held:
                 elif line.startswith("data: "):
                     held.take(json.loads(line[6:]))
         await asyncio.sleep(0 if held.end else retry_s)
-    return held
 
 
-async def read_socket(web: Web, person: Person, chat: uuid.UUID) -> Held:
+async def read_socket(web: Web, person: Person, chat: uuid.UUID, held: Held) -> None:
     """As the page: it reconnects when the socket closes, naming what it has."""
-    held, position = Held(), ""
+    position = ""
     while not held.end:
         held.connections += 1
         url = f"{web.ws_url}/ws/conversations/{chat}{position}"
@@ -89,32 +91,33 @@ async def read_socket(web: Web, person: Person, chat: uuid.UUID) -> Held:
             held.closes.append(closed.rcvd.code if closed.rcvd else 1006)
         if not held.end:
             await asyncio.sleep(0.2)
-    return held
 
 
-async def read_call(http: httpx.AsyncClient) -> Held:
+async def read_call(http: httpx.AsyncClient, held: Held) -> None:
     """A /v1 stream, which cannot resume."""
-    request, held = body(f"n={TOKENS} itl={ITL_MS} emoji=1", stream=True), Held()
+    request = body(f"n={CALL_TOKENS} itl={ITL_MS} emoji=1", stream=True)
     async with http.stream("POST", "/v1/chat/completions", json=request) as response:
         assert response.status_code == 200, await response.aread()
+        held.begun.set()
         lines = [line async for line in response.aiter_lines()]
     held.text = text_of(chunks(lines))
     held.end = {"is_done": "data: [DONE]" in lines}
-    return held
 
 
-async def ask_pages(url: str, person: Person, stopped: asyncio.Event) -> AsyncIterator[int]:
+async def ask_pages(url: str, person: Person, statuses: list[int]) -> None:
     """Plain requests, all the time, over connections that are kept and over new ones."""
     async with httpx.AsyncClient(base_url=url, headers=person.headers, timeout=30) as kept:
-        while not stopped.is_set():
-            yield (await kept.get("/api/v1/conversations")).status_code
+        while True:
+            statuses.append((await kept.get("/api/v1/conversations")).status_code)
             async with httpx.AsyncClient(base_url=url, timeout=30) as new:
-                yield (await new.get("/healthz")).status_code
+                statuses.append((await new.get("/healthz")).status_code)
             await asyncio.sleep(0.05)
 
 
-async def restart(site: Site) -> None:
+async def restart_once_begun(site: Site, answers: list[Held]) -> None:
     """As `manage.py restart_web` does."""
+    for held in answers:
+        await held.begun.wait()
     for web in site.webs:
         os.kill(web.pid, signal.SIGTERM)
         await asyncio.to_thread(web.popen.wait, 60)
@@ -130,41 +133,39 @@ def test_a_rolling_restart_under_200_streams_loses_nothing_and_fails_nothing(mak
     environment = {"WEB_DRAIN": "30", "DATABASE_POOL": "8"}
     site = make_site(webs=2, workers=1, slots=STREAMS, environment=environment, shares_port=True)
     url, statuses = site.webs[0].url, []
+    by_sse, by_socket, by_call = ([Held() for _ in range(count)] for count in (70, 70, 60))
 
-    async def run() -> list[list[Held]]:
-        limits = httpx.Limits(max_connections=1000)
-        clients = {
-            person.key: httpx.AsyncClient(base_url=url, headers=person.headers, timeout=60, limits=limits)
-            for person in people
-        }
-        for person, chat in readers:
-            content = {"content": f"[[n={TOKENS} itl={ITL_MS} emoji=1]]"}
-            sent = await clients[person.key].post(f"/api/v1/conversations/{chat}/messages", json=content)
-            assert sent.status_code == 202, sent.text
-        stopped = asyncio.Event()
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(
+                    httpx.AsyncClient(base_url=url, headers=person.headers, timeout=60, limits=LIMITS)
+                )
+                for person in people
+            ]
+            of = dict(zip([person.key for person in people], clients, strict=True))
+            for person, chat in readers:
+                content = {"content": f"[[n={TOKENS} itl={ITL_MS} emoji=1]]"}
+                sent = await of[person.key].post(f"/api/v1/conversations/{chat}/messages", json=content)
+                assert sent.status_code == 202, sent.text
+            asking = asyncio.create_task(ask_pages(url, people[0], statuses))
+            halves = (readers[::2], by_sse), (readers[1::2], by_socket)
+            sse, sockets = (zip(half, answers, strict=True) for half, answers in halves)
+            await asyncio.gather(
+                restart_once_begun(site, [*by_sse, *by_socket, *by_call]),
+                *(read_sse(of[person.key], chat, held) for (person, chat), held in sse),
+                *(read_socket(site.webs[0], *reader, held) for reader, held in sockets),
+                *map(read_call, clients * 6, by_call),
+            )
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
 
-        async def pages() -> None:
-            async for status in ask_pages(url, people[0], stopped):
-                statuses.append(status)
-
-        asking = asyncio.create_task(pages())
-        sse = [read_sse(clients[person.key], chat) for person, chat in readers[::2]]
-        sockets = [read_socket(site.webs[0], person, chat) for person, chat in readers[1::2]]
-        calls = [read_call(clients[person.key]) for person in people for _ in range(6)]
-        reading = asyncio.gather(*(asyncio.gather(*group) for group in (sse, sockets, calls)))
-        await asyncio.sleep(1)
-        await restart(site)
-        found = await reading
-        stopped.set()
-        await asking
-        for client in clients.values():
-            await client.aclose()
-        return found
-
-    by_sse, by_socket, by_call = asyncio.run(run())
+    asyncio.run(run())
     assert len(by_sse) + len(by_socket) + len(by_call) == STREAMS
-    for held in [*by_sse, *by_socket, *by_call]:
-        assert numbers(held.text) == list(range(TOKENS)) and held.text.count("😀") == TOKENS
+    for group, tokens in ((by_sse, TOKENS), (by_socket, TOKENS), (by_call, CALL_TOKENS)):
+        for held in group:
+            assert numbers(held.text) == list(range(tokens)) and held.text.count("😀") == tokens
     assert all(held.end["finish_reason"] == "stop" for held in [*by_sse, *by_socket])
     assert all(held.end["is_done"] for held in by_call)
     assert max(held.connections for held in by_sse) > 1 and max(held.connections for held in by_socket) > 1

@@ -147,6 +147,35 @@ def test_without_hosts_rows_are_taken_once_there_was_none_for_a_lease(user, echo
     assert [looks(lease_s) for lease_s in (-1, 60, -1, -1, -1)] == [0, 0, 0, 0, 1]
 
 
+def test_after_an_outage_longer_than_their_patience_those_who_wait_go_on_waiting(
+    user, echo_model, settings, monkeypatch
+):
+    """The workers live, but have not yet renewed leases that lapsed long ago; likewise they are not purged."""
+    clock = iter([100.0, 100.0, 107.0, 107.0, 114.0, 114.0])
+    monkeypatch.setattr(tasks, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(tasks, "_reachable", Unbroken(10.0))
+    make_worker(echo_model)
+    make_generation(user, echo_model, created_at=timezone.now() - timedelta(hours=2))
+
+    def looks(lease):
+        Worker.objects.update(lease_until=Now() + lease)
+        ended = tasks.expire_unserved()
+        tasks.purge()
+        return ended, Worker.objects.count()
+
+    away, back = timedelta(hours=-2), timedelta(seconds=3)
+    assert [looks(lease) for lease in (away, back, away)] == [(0, 1), (0, 1), (1, 0)]
+
+
+def test_a_worker_whose_row_was_deleted_makes_itself_known_again(user, echo_model):
+    worker = make_worker(echo_model)
+    Worker.objects.all().delete()
+    claims.renew(worker, {}, Load(0))
+    assert Worker.objects.get().pk == worker.pk
+    make_generation(user, echo_model)
+    assert claim(worker) is not None
+
+
 def test_a_reaped_generation_that_was_to_be_cancelled_ends_as_cancelled(user, echo_model):
     make_generation(user, echo_model)
     taken = claim(make_worker(echo_model))
