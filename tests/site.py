@@ -41,6 +41,12 @@ def database_url_of_tests() -> str:
     return given._replace(path="/" + str(connection.settings_dict["NAME"])).geturl()
 
 
+def core_of(engine: int) -> dict[str, str]:
+    """A core for each vLLM: threads that wait for each other are slow where two engines share all cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {"VLLM_CPU_OMP_THREADS_BIND": str(cores[engine % len(cores)])}
+
+
 @dataclass
 class Process:
     """One child, in a process group of its own."""
@@ -72,17 +78,24 @@ class Process:
     def is_alive(self) -> bool:
         return self.popen is not None and self.popen.poll() is None
 
-    def stop(self) -> None:
-        """End it and everything it started."""
+    def ask_to_stop(self) -> None:
+        if self.popen is not None:
+            self.popen.send_signal(signal.SIGCONT)
+            self.popen.terminate()
+
+    def wait(self) -> None:
+        """Until it has ended, and everything that it started."""
         if self.popen is None:
             return
         try:
-            self.popen.send_signal(signal.SIGCONT)
-            self.popen.terminate()
             self.popen.wait(STOP_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.pid, signal.SIGKILL)
             self.popen.wait()
+
+    def stop(self) -> None:
+        self.ask_to_stop()
+        self.wait()
 
 
 @dataclass
@@ -154,7 +167,7 @@ class Site:
         }
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096) if shares_port else None
         self.webs = [self._web(i) for i in range(webs)]
-        self.workers = [self._worker(f"worker{i}", self.environment) for i in range(workers)]
+        self.workers = [self._worker(f"worker{i}", self.environment | core_of(i)) for i in range(workers)]
         self.real_workers: list[Process] = []
         self.side = [self._side(), self._beat()] if side else []
 
@@ -167,7 +180,8 @@ class Site:
     def add_real_worker(self, *, model: str, slots: int, kv_cache_bytes: int) -> None:
         """One more worker, with vLLM, before the site is entered; the model must be registered already."""
         own = {"ENGINE": "vllm", "MODEL": model, "ENGINE_SLOTS": str(slots), "KV_CACHE_BYTES": str(kv_cache_bytes)}
-        self.real_workers.append(self._worker(f"real{len(self.real_workers)}", self.environment | own))
+        number = len(self.real_workers)
+        self.real_workers.append(self._worker(f"real{number}", self.environment | own | core_of(number)))
 
     def _worker(self, called: str, environment: dict[str, str]) -> Process:
         name = f"{called}-{os.path.basename(self.folder)}"
@@ -208,11 +222,10 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for web in self.webs:
-            if web.is_alive:
-                os.kill(web.pid, signal.SIGTERM)  # they take their last second together
         for process in self.processes:
-            process.stop()
+            process.ask_to_stop()  # they take their last second together
+        for process in self.processes:
+            process.wait()
         if self.listener:
             self.listener.close()
 

@@ -33,7 +33,7 @@ from tests.town.crowd import Crowd, Told
 from tests.vllm_site.model import MODEL, register
 
 LONG, REAL = 50, 2
-REAL_TOKENS = 120
+REAL_TOKENS = 80
 APP = "tests.town.impatient_worker"  # in all tests: redelivered tickets must not matter
 TOKENS_WINDOW = 10**9
 
@@ -69,7 +69,7 @@ class Town:
             redis_url=self.valkey.url,
             webs=2,
             workers=2,
-            slots=40,
+            slots=48,
             side=True,
             worker_app=APP,
         )
