@@ -42,6 +42,9 @@ def postgres(folder: Path, *, durable: bool = True, max_connections: int = 200) 
         "listen_addresses": "",
         "unix_socket_directories": f'"{sockets}"',  # a list, hence the quotes
         "max_connections": str(max_connections),
+        # After a crash it ends and is started by whoever runs it. PostgreSQL 18.4 by itself may be left without the
+        # process that recovers, and accept nobody for ever: when that fails at once, as on a full disk.
+        "restart_after_crash": "off",
     }
     if not durable:
         options |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

@@ -80,3 +80,14 @@ def test_connections_that_a_restart_broke_are_not_tried_one_after_the_other(
     with pool.connection() as connection:
         connection.execute("SELECT 1")
     assert time.monotonic() - began < 2
+
+
+def test_after_a_crash_it_ends_and_is_started_anew(own_postgres: OwnStore, pool: ConnectionPool) -> None:
+    """By its supervisor; what it does by itself may go wrong for ever (chatsite.postgres)."""
+    with pool.connection() as connection:
+        pid = connection.info.backend_pid
+    os.kill(pid, signal.SIGKILL)
+    own_postgres.child.wait(10)
+    own_postgres.start()
+    with pool.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)

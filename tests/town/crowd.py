@@ -90,7 +90,7 @@ class Crowd:
         self._urls, self._headers = urls, headers
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="crowd", daemon=True)
         self._goes_on = True
-        self._sent = asyncio.Event()  # by most of those whom the echo engine answers
+        self._most_read = asyncio.Event()  # of those whom the echo engine answers
         self._come: Callable[[], object] = lambda: None
         self._fails: list[BaseException] = []
 
@@ -154,16 +154,13 @@ class Crowd:
 
     async def _ask(self, http: httpx.AsyncClient, told: Told, number: int) -> None:
         if told.is_real:
-            await self._sent.wait()  # on a busy machine, a real answer might have ended before the others begin
+            await self._most_read.wait()  # on a busy machine, a real answer might have ended before the others begin
         path = f"/api/v1/conversations/{told.chat}/messages"
         body: dict[str, Any] = {"content": told.order, "id": str(told.message)}
         if told.is_real:
             body["max_tokens"] = told.n
         sent = await self._until_answered(http, told, number, path, body, 202)
         told.generation = sent["generation"]["id"]
-        others = [other for other in self.long if not other.is_real]
-        if sum(bool(other.generation) for other in others) >= 0.9 * len(others):
-            self._sent.set()
         while not told.end:
             number += 1
             try:
@@ -202,3 +199,7 @@ class Crowd:
             async for line in answer.aiter_lines():
                 if line.startswith("data: ") and told.take(json.loads(line[6:])):
                     return
+                if not self._most_read.is_set():
+                    others = [other for other in self.long if not other.is_real]
+                    if sum(bool(other.text) for other in others) >= 0.9 * len(others):
+                        self._most_read.set()

@@ -130,6 +130,7 @@ def test_the_databases_disk_is_full(town: Town) -> None:
     """People are refused while nothing can be written; with room again, all goes on, and everything said is booked."""
     if town.disk is None:
         pytest.skip(f"needs a small file system of its own: {town.why_no_disk}")
+    town.restart_the_dead()
     close_old_connections()
     with connection.cursor() as cursor:
         cursor.execute("VACUUM FULL")  # no room within its files either
@@ -140,6 +141,5 @@ def test_the_databases_disk_is_full(town: Town) -> None:
         more_come_until_some_are_refused(crowd)
     finally:
         town.disk.empty()
-        if town.postgres.child.poll() is not None:  # it gives up where it cannot even write its log
-            town.start_postgres()
+        town.restart_the_dead()  # PostgreSQL, too, gives up where it cannot even write its log
     to_the_end(town, crowd)

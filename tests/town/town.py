@@ -20,6 +20,7 @@ from billing import counters
 from billing.models import LedgerEntry, Plan, PlanWindow
 from chatsite.doctor.examination import examine
 from chatsite.doctor.findings import as_text
+from chatsite.stores import answers
 from conversations.models import Conversation, Message
 from inference import leftovers, relay, tasks
 from inference.models import Generation
@@ -139,7 +140,14 @@ class Town:
         self.postgres.start()
 
     def restart_the_dead(self) -> None:
-        """As a supervisor does."""
+        """As a supervisor does. A PostgreSQL that recovers on a disk that was full may yet find that it cannot."""
+
+        def postgres_answers() -> bool:
+            if self.postgres.child.poll() is not None:
+                self.start_postgres()
+            return answers(self.postgres.url)
+
+        wait_until(postgres_answers, "PostgreSQL answers", 60)
         self.site.restart(*(process for process in self.site.processes if not process.is_alive))
 
     # -- what must hold afterwards ------------------------------------------------------------------------
