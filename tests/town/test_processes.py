@@ -140,7 +140,7 @@ def test_a_worker_frozen_alone_takes_its_own_rows_up_again(town: Town) -> None:
 
 
 def test_all_workers_down_and_up_again(town: Town) -> None:
-    """80 run, 150 wait. With vLLM's: test_everything_is_killed_in_mid_answer."""
+    """Over 50 run (the rest of the slots is reserved), over 150 wait. With vLLM: everything_is_killed_in_mid_answer."""
     crowd = town.people(count=230, n=40, itl=50, real=0)
     crowd.start()
     mine = Generation.objects.filter(user=town.person.user)
